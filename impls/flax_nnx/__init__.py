@@ -1,0 +1,1 @@
+"""The implementation in Flax NNX."""

@@ -1,0 +1,35 @@
+"""The position-wise feed-forward network.
+
+Shapes: B batch, S length, D hidden size, F feed-forward size.
+"""
+
+from functools import partial
+
+import jax
+from flax import nnx
+from jax import Array
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe
+
+# Exact or approximate is always written out: the defaults of the frameworks differ.
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+}
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers with an activation between them ("Attention is all you need", section 3.3). x: (B, S, D)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.inner = nnx.Linear(config.hidden_size, config.feed_forward_size, rngs=rngs)
+        self.output = nnx.Linear(config.feed_forward_size, config.hidden_size, rngs=rngs)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nnx.Dropout(config.feed_forward_dropout, rngs=rngs)
+
+    def __call__(self, x: Array, probe: Probe | None = None) -> Array:
+        x = observe(probe, "inner", self.inner(x))
+        x = observe(probe, "activation", self.activation(x))
+        return observe(probe, "output", self.output(self.dropout(x)))

@@ -1,0 +1,44 @@
+"""Masks, bool, True = may attend, and the softmax that obeys them.
+
+Shapes: B batch, T target length, S source length, H heads.
+"""
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+
+from ...shared.config import ModelConfig
+
+
+def padding(valid: Array) -> Array:
+    """Which source tokens are real: (B, S) -> (B, 1, 1, S)."""
+    return valid[:, None, None, :]
+
+
+def causal(length: int) -> Array:
+    """Each position sees itself and what came before: (1, 1, T, T)."""
+    return jnp.tri(length, dtype=jnp.bool_)[None, None]
+
+
+def combine(left: Array, right: Array) -> Array:
+    """What both masks allow."""
+    return left & right
+
+
+def masked_softmax(scores: Array, allowed: Array, config: ModelConfig) -> Array:
+    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+
+    "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
+    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    """
+    value = float(jnp.finfo(scores.dtype).min)
+    if config.masking_value is not None:
+        value = max(value, config.masking_value)
+    if config.masking == "add":
+        scores = jnp.where(allowed, scores, scores + value)
+    else:
+        scores = jnp.where(allowed, scores, value)
+    weights = jax.nn.softmax(scores, axis=-1)
+    if config.masking == "exclude":
+        weights = jnp.where(allowed, weights, 0.0)
+    return weights

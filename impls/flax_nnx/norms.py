@@ -1,0 +1,29 @@
+"""Layer normalisation.
+
+Shapes: B batch, S length, D hidden size.
+"""
+
+import jax
+from flax import nnx
+from jax import Array
+from jax import numpy as jnp
+
+from ...shared.config import ModelConfig
+
+
+class LayerNorm(nnx.Module):
+    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+
+    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.eps = config.norm_eps
+        self.scale = nnx.Param(jnp.ones(config.hidden_size))
+        self.bias = nnx.Param(jnp.zeros(config.hidden_size))
+
+    def __call__(self, x: Array) -> Array:
+        # Written out: nnx.LayerNorm computes the variance as E[x^2] - E[x]^2 by default, which cancels.
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = (centred * centred).mean(axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + self.eps) * self.scale + self.bias

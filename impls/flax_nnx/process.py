@@ -1,0 +1,36 @@
+"""What stands around every sublayer: residual, norm and dropout, in the order that a string of commands says.
+
+Shapes: B batch, S length, D hidden size.
+"""
+
+from flax import nnx
+from jax import Array
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe
+from .norms import LayerNorm
+
+
+class PrePostProcess(nnx.Module):
+    """``a`` adds the residual, ``n`` normalises, ``d`` drops out; "" passes x on. x, residual: (B, S, D).
+
+    Source: PrePostProcessLayer of ERNIE in PaddlePaddle 1.7. Pre-norm is "n" before and "da" after the sublayer,
+    post-norm is "" before and "dan" after it.
+    """
+
+    def __init__(self, commands: str, dropout: float, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.commands = commands
+        if "n" in commands:
+            self.norm = LayerNorm(config, rngs=rngs)
+        if "d" in commands:
+            self.dropout = nnx.Dropout(dropout, rngs=rngs)
+
+    def __call__(self, x: Array, residual: Array | None = None, probe: Probe | None = None) -> Array:
+        for command in self.commands:
+            if command == "a":
+                x = observe(probe, "residual", x + residual)
+            elif command == "n":
+                x = observe(probe, "norm", self.norm(x))
+            elif command == "d":
+                x = self.dropout(x)
+        return x

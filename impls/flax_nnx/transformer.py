@@ -1,0 +1,47 @@
+"""The whole model: embeddings, encoder, heads.
+
+Shapes: B batch, S length, D hidden size.
+"""
+
+from flax import nnx
+from jax import Array
+from jax import numpy as jnp
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe, under
+from . import masks
+from .embeddings import Embeddings
+from .encoder import Encoder
+from .heads import Heads
+
+
+class Transformer(nnx.Module):
+    """A Transformer as ``config`` describes it.
+
+    source: token ids (B, S), or vectors (B, S, D) for a model without a vocabulary. valid: bool (B, S), True for
+    real tokens. segment_ids, task_ids: (B, S). The output (B, S, D) is zero at padding tokens.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        if config.source_vocabulary:
+            self.embeddings = Embeddings(config, rngs=rngs)
+        self.encoder = Encoder(config, rngs=rngs)
+        self.heads = Heads(config, rngs=rngs)
+
+    def __call__(
+        self, source: Array, valid: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """The output of the encoder, and the heads by name."""
+        x = self.encode(source, valid, segment_ids, task_ids, probe)
+        return x, self.heads(x, probe=under(probe, "heads"))
+
+    def encode(
+        self, source: Array, valid: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None
+    ) -> Array:
+        """The output of the encoder."""
+        x = source
+        if self.config.source_vocabulary:
+            x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
+        x = self.encoder(x, masks.padding(valid), probe=under(probe, "encoder"))
+        return observe(probe, "output", jnp.where(valid[:, :, None], x, 0.0))

@@ -1,0 +1,1 @@
+"""The reference, in plain NumPy."""

@@ -1,0 +1,44 @@
+"""Masks, bool, True = may attend, and the softmax that obeys them.
+
+Shapes: B batch, T target length, S source length, H heads.
+"""
+
+import numpy as np
+from numpy import ndarray
+
+from ...shared.config import ModelConfig
+from .. import numpy_nn as nn
+
+
+def padding(valid: ndarray) -> ndarray:
+    """Which source tokens are real: (B, S) -> (B, 1, 1, S)."""
+    return valid[:, None, None, :]
+
+
+def causal(length: int) -> ndarray:
+    """Each position sees itself and what came before: (1, 1, T, T)."""
+    return np.tri(length, dtype=np.bool_)[None, None]
+
+
+def combine(left: ndarray, right: ndarray) -> ndarray:
+    """What both masks allow."""
+    return left & right
+
+
+def masked_softmax(scores: ndarray, allowed: ndarray, config: ModelConfig) -> ndarray:
+    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+
+    "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
+    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    """
+    value = float(np.finfo(scores.real.dtype).min)
+    if config.masking_value is not None:
+        value = max(value, config.masking_value)
+    if config.masking == "add":
+        scores = np.where(allowed, scores, scores + value)
+    else:
+        scores = np.where(allowed, scores, value)
+    weights = nn.softmax(scores)
+    if config.masking == "exclude":
+        weights = np.where(allowed, weights, 0.0)
+    return weights

@@ -1,0 +1,66 @@
+"""The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...shared import inputs
+from ...shared.checkpoint import Checkpoint
+from ...shared.errors import FrameworkError
+from ...shared.inputs import Batch
+from ...shared.probe import Probe
+from . import masks, weights
+from .transformer import Transformer
+
+DTYPES = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+
+
+class Model:
+    """A checkpoint in plain NumPy: the truth in float64, the noise in float32. Implements ``shared.protocol.Model``."""
+
+    def __init__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> None:
+        dtype = dtype or "float64"
+        if dtype not in DTYPES:
+            raise FrameworkError(f"NumPy: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
+        if device != "cpu":
+            raise FrameworkError(f"NumPy: no {device} device was found; choose device 'cpu'")
+        self.config = checkpoint.config
+        self.dtype = DTYPES[dtype]
+        self.transformer = Transformer(checkpoint.config)
+        weights.load(self.transformer, checkpoint, self.dtype)
+
+    def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
+        """See ``shared.protocol.Model.encode``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        return self.transformer.encode(*self._to_device(batch))
+
+    def heads(
+        self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
+    ) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.heads``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        _, heads = self.transformer(*self._to_device(batch))
+        return heads
+
+    def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.masks``."""
+        padding, causal = masks.padding(valid), masks.causal(valid.shape[1])
+        combined = masks.combine(padding, causal)
+        return {"padding": padding, "causal": causal, "combined": combined}
+
+    def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.trace``."""
+        probe = Probe({name: self._tensor(value) for name, value in (replacements or {}).items()})
+        self.transformer(*self._to_device(batch), probe)
+        return probe.record
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.weights``."""
+        return weights.export(self.transformer)
+
+    def _to_device(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        return tuple(self._tensor(array) for array in batch.arrays().values())
+
+    def _tensor(self, array: np.ndarray) -> np.ndarray:
+        return array.astype(self.dtype) if np.issubdtype(array.dtype, np.floating) else array

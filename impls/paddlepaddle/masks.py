@@ -1,0 +1,44 @@
+"""Masks, bool, True = may attend, and the softmax that obeys them.
+
+Shapes: B batch, T target length, S source length, H heads.
+"""
+
+import paddle
+from paddle import Tensor
+
+from ...shared.config import ModelConfig
+
+
+def padding(valid: Tensor) -> Tensor:
+    """Which source tokens are real: (B, S) -> (B, 1, 1, S)."""
+    return valid[:, None, None, :]
+
+
+def causal(length: int) -> Tensor:
+    """Each position sees itself and what came before: (1, 1, T, T)."""
+    return paddle.ones([length, length], dtype="bool").tril()[None, None]
+
+
+def combine(left: Tensor, right: Tensor) -> Tensor:
+    """What both masks allow."""
+    return left & right
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tensor:
+    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+
+    "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
+    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    """
+    value = paddle.finfo(scores.dtype).min
+    if config.masking_value is not None:
+        value = max(value, config.masking_value)
+    value = paddle.full([], value, scores.dtype)  # a Python number would pass through float32
+    if config.masking == "add":
+        scores = paddle.where(allowed, scores, scores + value)
+    else:
+        scores = paddle.where(allowed, scores, value)
+    weights = paddle.nn.functional.softmax(scores, axis=-1)
+    if config.masking == "exclude":
+        weights = paddle.where(allowed, weights, paddle.zeros([], scores.dtype))
+    return weights

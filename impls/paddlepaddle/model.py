@@ -1,0 +1,80 @@
+"""The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ...shared import inputs
+from ...shared.checkpoint import Checkpoint
+from ...shared.errors import FrameworkError
+from ...shared.inputs import Batch
+from ...shared.probe import Probe
+from . import masks, weights
+from .transformer import Transformer
+
+DTYPES = {"float32": "float32", "float64": "float64"}
+
+
+class Model:
+    """A checkpoint in PaddlePaddle. Implements ``shared.protocol.Model``."""
+
+    def __init__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> None:
+        dtype = dtype or "float32"
+        if dtype not in DTYPES:
+            raise FrameworkError(f"PaddlePaddle: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
+        if device == "cuda" and not paddle.is_compiled_with_cuda():
+            raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
+        self.config = checkpoint.config
+        self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")
+        self.dtype = DTYPES[dtype]
+        self.transformer = Transformer(checkpoint.config)
+        weights.load(self.transformer, checkpoint, self.dtype)
+        self.transformer.eval()
+
+    def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
+        """See ``shared.protocol.Model.encode``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        with paddle.no_grad():
+            return self._to_numpy(self.transformer.encode(*self._to_device(batch)))
+
+    def heads(
+        self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
+    ) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.heads``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        with paddle.no_grad():
+            _, heads = self.transformer(*self._to_device(batch))
+            return {name: self._to_numpy(value) for name, value in heads.items()}
+
+    def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.masks``."""
+        padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1])
+        combined = masks.combine(padding, causal)
+        return {
+            "padding": self._to_numpy(padding),
+            "causal": self._to_numpy(causal),
+            "combined": self._to_numpy(combined),
+        }
+
+    def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.trace``."""
+        with paddle.no_grad():
+            probe = Probe({name: self._tensor(value) for name, value in (replacements or {}).items()})
+            self.transformer(*self._to_device(batch), probe)
+            return {name: self._to_numpy(value) for name, value in probe.record.items()}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.weights``."""
+        return weights.export(self.transformer)
+
+    def _to_device(self, batch: Batch) -> tuple[paddle.Tensor, ...]:
+        return tuple(self._tensor(array) for array in batch.arrays().values())
+
+    def _tensor(self, array: np.ndarray) -> paddle.Tensor:
+        dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None
+        return paddle.to_tensor(array, dtype=dtype, place=self.device)
+
+    def _to_numpy(self, tensor: paddle.Tensor) -> np.ndarray:
+        return tensor.numpy()

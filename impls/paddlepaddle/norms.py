@@ -1,0 +1,31 @@
+"""Layer normalisation.
+
+Shapes: B batch, S length, D hidden size.
+"""
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional
+
+from ...shared.config import ModelConfig
+
+
+class LayerNorm(nn.Layer):
+    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+
+    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.scale = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(1.0))
+        self.bias = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == paddle.float64:
+            # Written out: the kernel rounds epsilon to float32.
+            centred = x - x.mean(axis=-1, keepdim=True)
+            variance = (centred * centred).mean(axis=-1, keepdim=True)
+            return centred / paddle.sqrt(variance + paddle.full([], self.eps, x.dtype)) * self.scale + self.bias
+        return functional.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)

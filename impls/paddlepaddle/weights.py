@@ -1,0 +1,39 @@
+"""Between canonical weights and PaddlePaddle's parameters.
+
+The attribute paths are the canonical names, and ``nn.Linear`` stores (in, out), as the canonical layout does.
+"""
+
+import numpy as np
+import paddle
+
+from ...shared import schema
+from ...shared.checkpoint import Checkpoint
+from .transformer import Transformer
+
+
+def load(transformer: Transformer, checkpoint: Checkpoint, dtype: str) -> None:
+    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
+    parameters = schema.parameters(checkpoint.config)
+    transformer.to(dtype=dtype)
+    state = transformer.state_dict()
+    # set_state_dict would only warn about a difference.
+    assert state.keys() == parameters.keys(), set(state) ^ set(parameters)
+    for name in parameters:
+        state[name].set_value(_np2paddle(checkpoint.tensors[name], dtype))
+
+
+def export(transformer: Transformer) -> dict[str, np.ndarray]:
+    """The parameters by canonical name, in canonical layout."""
+    state = transformer.state_dict()
+    weights = {}
+    for name in schema.parameters(transformer.config):
+        weights[name] = _paddle2np(state[name])
+    return weights
+
+
+def _np2paddle(array: np.ndarray, dtype: str) -> paddle.Tensor:
+    return paddle.to_tensor(array, dtype=dtype)
+
+
+def _paddle2np(tensor: paddle.Tensor) -> np.ndarray:
+    return tensor.numpy()

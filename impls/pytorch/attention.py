@@ -1,0 +1,47 @@
+"""Multi-head attention.
+
+Shapes: B batch, T target length, S source length, H heads, K key size, V value size, D hidden size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe
+from .masks import masked_softmax
+
+
+class MultiHeadAttention(nn.Module):
+    """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
+
+    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend.
+    Returns (B, T, D). Key and value size are free; the query is scaled by K^-0.5 before the product.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        keys, values = config.heads * config.key_size, config.heads * config.value_size
+        self.query = nn.Linear(config.hidden_size, keys, bias=config.projection_bias)
+        self.key = nn.Linear(config.hidden_size, keys, bias=config.projection_bias)
+        self.value = nn.Linear(config.hidden_size, values, bias=config.projection_bias)
+        self.output = nn.Linear(values, config.hidden_size, bias=config.output_bias)
+        self.dropout = nn.Dropout(config.attention_dropout)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
+        query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
+        key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
+        value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
+        scores = observe(probe, "scores", torch.matmul(query * self.config.key_size**-0.5, key.transpose(-1, -2)))
+        weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
+        context = torch.matmul(self.dropout(weights), value)
+        context = observe(probe, "context", self.merge_heads(context))
+        return observe(probe, "output", self.output(context))
+
+    def split_heads(self, x: Tensor, size: int) -> Tensor:
+        """(B, S, H * size) -> (B, H, S, size)."""
+        return x.unflatten(-1, (self.config.heads, size)).transpose(1, 2)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        """(B, H, T, V) -> (B, T, H * V)."""
+        return x.transpose(1, 2).flatten(-2)

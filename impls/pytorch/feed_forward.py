@@ -1,0 +1,35 @@
+"""The position-wise feed-forward network.
+
+Shapes: B batch, S length, D hidden size, F feed-forward size.
+"""
+
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe
+
+# Exact or approximate is always written out: the defaults of the frameworks differ.
+ACTIVATIONS = {
+    "relu": functional.relu,
+    "gelu": partial(functional.gelu, approximate="none"),
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them ("Attention is all you need", section 3.3). x: (B, S, D)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, config.feed_forward_size)
+        self.output = nn.Linear(config.feed_forward_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.feed_forward_dropout)
+
+    def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
+        x = observe(probe, "inner", self.inner(x))
+        x = observe(probe, "activation", self.activation(x))
+        return observe(probe, "output", self.output(self.dropout(x)))

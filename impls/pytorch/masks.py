@@ -1,0 +1,43 @@
+"""Masks, bool, True = may attend, and the softmax that obeys them.
+
+Shapes: B batch, T target length, S source length, H heads.
+"""
+
+import torch
+from torch import Tensor
+
+from ...shared.config import ModelConfig
+
+
+def padding(valid: Tensor) -> Tensor:
+    """Which source tokens are real: (B, S) -> (B, 1, 1, S)."""
+    return valid[:, None, None, :]
+
+
+def causal(length: int) -> Tensor:
+    """Each position sees itself and what came before: (1, 1, T, T)."""
+    return torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+
+
+def combine(left: Tensor, right: Tensor) -> Tensor:
+    """What both masks allow."""
+    return left & right
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tensor:
+    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+
+    "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
+    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    """
+    value = torch.finfo(scores.dtype).min
+    if config.masking_value is not None:
+        value = max(value, config.masking_value)
+    if config.masking == "add":
+        scores = torch.where(allowed, scores, scores + value)
+    else:
+        scores = torch.where(allowed, scores, value)
+    weights = torch.softmax(scores, dim=-1)
+    if config.masking == "exclude":
+        weights = torch.where(allowed, weights, 0.0)
+    return weights

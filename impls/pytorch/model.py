@@ -1,0 +1,81 @@
+"""The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...shared import inputs
+from ...shared.checkpoint import Checkpoint
+from ...shared.errors import FrameworkError
+from ...shared.inputs import Batch
+from ...shared.probe import Probe
+from . import masks, weights
+from .transformer import Transformer
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Model:
+    """A checkpoint in PyTorch. Implements ``shared.protocol.Model``."""
+
+    def __init__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> None:
+        dtype = dtype or "float32"
+        if dtype not in DTYPES:
+            raise FrameworkError(f"PyTorch: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise FrameworkError("PyTorch: no cuda device was found; choose device 'cpu'")
+        self.config = checkpoint.config
+        self.device = device
+        self.dtype = DTYPES[dtype]
+        with torch.device("meta"):  # allocate nothing: the checkpoint brings the memory
+            self.transformer = Transformer(checkpoint.config)
+        weights.load(self.transformer, checkpoint, device, self.dtype)
+        self.transformer.eval()
+
+    def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
+        """See ``shared.protocol.Model.encode``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        with torch.inference_mode():
+            return self._to_numpy(self.transformer.encode(*self._to_device(batch)))
+
+    def heads(
+        self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
+    ) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.heads``."""
+        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        with torch.inference_mode():
+            _, heads = self.transformer(*self._to_device(batch))
+            return {name: self._to_numpy(value) for name, value in heads.items()}
+
+    def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.masks``."""
+        padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1])
+        combined = masks.combine(padding, causal.to(self.device))
+        return {
+            "padding": self._to_numpy(padding),
+            "causal": self._to_numpy(causal),
+            "combined": self._to_numpy(combined),
+        }
+
+    def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.trace``."""
+        with torch.inference_mode():
+            probe = Probe({name: self._tensor(value) for name, value in (replacements or {}).items()})
+            self.transformer(*self._to_device(batch), probe)
+            return {name: self._to_numpy(value) for name, value in probe.record.items()}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.weights``."""
+        return weights.export(self.transformer)
+
+    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        return tuple(self._tensor(array) for array in batch.arrays().values())
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None
+        return torch.tensor(array, dtype=dtype, device=self.device)
+
+    def _to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
+        return tensor.cpu().numpy()

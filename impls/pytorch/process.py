@@ -1,0 +1,36 @@
+"""What stands around every sublayer: residual, norm and dropout, in the order that a string of commands says.
+
+Shapes: B batch, S length, D hidden size.
+"""
+
+from torch import Tensor, nn
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, observe
+from .norms import LayerNorm
+
+
+class PrePostProcess(nn.Module):
+    """``a`` adds the residual, ``n`` normalises, ``d`` drops out; "" passes x on. x, residual: (B, S, D).
+
+    Source: PrePostProcessLayer of ERNIE in PaddlePaddle 1.7. Pre-norm is "n" before and "da" after the sublayer,
+    post-norm is "" before and "dan" after it.
+    """
+
+    def __init__(self, commands: str, dropout: float, config: ModelConfig) -> None:
+        super().__init__()
+        self.commands = commands
+        if "n" in commands:
+            self.norm = LayerNorm(config)
+        if "d" in commands:
+            self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, probe: Probe | None = None) -> Tensor:
+        for command in self.commands:
+            if command == "a":
+                x = observe(probe, "residual", x + residual)
+            elif command == "n":
+                x = observe(probe, "norm", self.norm(x))
+            elif command == "d":
+                x = self.dropout(x)
+        return x

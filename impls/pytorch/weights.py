@@ -1,0 +1,44 @@
+"""Between canonical weights and PyTorch's parameters.
+
+The attribute paths are the canonical names. Only the layout differs: ``nn.Linear`` stores (out, in).
+"""
+
+import numpy as np
+import torch
+
+from ...shared import schema
+from ...shared.checkpoint import Checkpoint
+from .transformer import Transformer
+
+
+def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: torch.dtype) -> None:
+    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others.
+
+    On the CPU, and without a change of dtype, the parameters are views of the checkpoint's arrays.
+    """
+    parameters = schema.parameters(checkpoint.config)
+    state = {}
+    for name, parameter in parameters.items():
+        tensor = _np2torch(checkpoint.tensors[name])
+        tensor = tensor.T if parameter.role == "linear_weight" else tensor
+        state[name] = tensor.to(device=device, dtype=dtype)
+    transformer.load_state_dict(state, strict=True, assign=True)
+
+
+def export(transformer: Transformer) -> dict[str, np.ndarray]:
+    """The parameters by canonical name, in canonical layout."""
+    state = transformer.state_dict()
+    weights = {}
+    for name, parameter in schema.parameters(transformer.config).items():
+        tensor = state[name].T if parameter.role == "linear_weight" else state[name]
+        weights[name] = _torch2np(tensor)
+    return weights
+
+
+def _np2torch(array: np.ndarray) -> torch.Tensor:
+    # A read-only array would make a tensor that PyTorch cannot protect; torch.from_numpy warns of it.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _torch2np(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

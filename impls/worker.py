@@ -1,0 +1,73 @@
+"""The worker process of the parity harness: runs checks in one framework. See ``shared/parity/workers.py``.
+
+The first line of its input says what to build: framework, device, dtype. Every further line names a checkpoint, a
+file with a batch, one with replacements, and where to put the results.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..shared import checkpoint, npz
+from ..shared.errors import TriglotError
+from ..shared.inputs import Batch
+from ..shared.parity.checks import run
+from ..shared.protocol import Model
+from . import build
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    # Frameworks print what they like; the answers need a channel of their own.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = _requests(sys.stdin.buffer)
+    settings = requests.get()
+    models: dict[str, Model] = {}
+    while True:
+        request = requests.get()
+        try:
+            _serve(request, settings, models)
+            answer = {}
+        except TriglotError as error:
+            answer = {"error": str(error)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _requests(source: BinaryIO) -> "queue.Queue[dict[str, Any]]":
+    """The requests, read in a thread: when the harness is gone, so is the worker, whatever it is busy with."""
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def read() -> None:
+        for line in source:
+            requests.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return requests
+
+
+def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, Model]) -> None:
+    path = request["checkpoint"]
+    if path not in models:
+        models[path] = build(
+            settings["framework"], checkpoint.load(path), device=settings["device"], dtype=settings["dtype"]
+        )
+    batch = Batch(**_arrays(request["batch"]))
+    npz.write(Path(request["results"]), run(models[path], batch, _arrays(request["replacements"])))
+
+
+def _arrays(path: str) -> dict[str, Any]:
+    reader = npz.Reader(Path(path))
+    return {name: reader.array(name) for name in reader.names}
+
+
+if __name__ == "__main__":
+    main()

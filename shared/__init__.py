@@ -1,0 +1,1 @@
+"""What belongs to no framework: configuration, schema, checkpoints, inputs, parity. Imports none of them."""

@@ -1,0 +1,188 @@
+"""The model configuration: every axis on which the supported models differ, validated once, here.
+
+Nothing that changes a result has a default: a wrong epsilon or a wrong GELU loads without a complaint in every
+framework, so a configuration has to say which one it means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+from .errors import ConfigError
+
+Kind = Literal["encoder"]
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+Masking = Literal["exclude", "fill", "add"]
+Positions = Literal["none", "learned", "sinusoidal"]
+Norm = Literal["layer_norm"]
+Head = Literal["pooler"]
+
+PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """One Transformer. Frozen, comparable, and JSON round-trippable through ``to_dict`` and ``from_dict``.
+
+    Sizes
+        ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (free: they
+        need not be D / H), ``feed_forward_size`` F.
+
+    Inputs
+        ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
+        the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
+        BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table has
+        ``position_offset`` unused rows in front. ``pad_id`` fills up short rows of a batch; None: no id is padding.
+
+    Processes
+        Strings over ``a`` (add the residual), ``n`` (normalise), ``d`` (drop out), run from left to right around
+        each sublayer (``pre_process``, ``post_process``), after the last layer (``final_process``) and after the
+        embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan".
+
+    Arithmetic
+        ``norm_eps`` is added to the variance. ``activation`` "gelu" is the exact one, by the error function.
+        ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
+        0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
+        to the most negative finite number of the dtype.
+
+    Raises:
+        ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
+    """
+
+    kind: Kind = "encoder"
+    hidden_size: int
+    layers: int
+    heads: int
+    key_size: int
+    value_size: int
+    feed_forward_size: int
+    source_vocabulary: int
+    source_max_length: int
+    segments: int = 0
+    tasks: int = 0
+    positions: Positions
+    position_offset: int = 0
+    pad_id: int | None = None
+    embedding_process: str = ""
+    pre_process: str
+    post_process: str
+    final_process: str
+    norm: Norm = "layer_norm"
+    norm_eps: float
+    activation: Activation
+    projection_bias: bool = True
+    output_bias: bool = True
+    masking: Masking
+    masking_value: float | None = None
+    embedding_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    feed_forward_dropout: float = 0.0
+    heads_on_top: tuple[Head, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_sizes(self)
+        _check_processes(self)
+        _check_inputs(self)
+        _check_arithmetic(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, every field, in the order of the class."""
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ConfigError: a field is unknown, missing or wrong.
+        """
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        unknown = sorted(set(fields) - set(known))
+        if unknown:
+            raise ConfigError(
+                f"configuration: unknown field {', '.join(unknown)}; known are {', '.join(known)}; "
+                "remove it, or use a Triglot that knows it"
+            )
+        required = {name for name, field in known.items() if field.default is dataclasses.MISSING}
+        missing = sorted(required - set(fields))
+        if missing:
+            raise ConfigError(f"configuration: missing field {', '.join(missing)}; give each a value")
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return cls(**values)
+
+
+def _refuse(field: str, got: object, expected: str) -> ConfigError:
+    return ConfigError(f"configuration: {field} is {got!r}; expected {expected}")
+
+
+def _check_types(config: ModelConfig) -> None:
+    hints = get_type_hints(ModelConfig)
+    for field in dataclasses.fields(config):
+        hint, value = hints[field.name], getattr(config, field.name)
+        choices = get_args(hint)
+        if choices and isinstance(choices[0], str):
+            if value not in choices:
+                raise _refuse(field.name, value, f"one of {', '.join(choices)}")
+        elif field.name == "heads_on_top":
+            if not isinstance(value, tuple) or not set(value) <= set(get_args(Head)):
+                raise _refuse(field.name, value, f"a list over {', '.join(get_args(Head))}")
+            if list(value) != sorted(set(value)):
+                raise _refuse(field.name, value, "each head once, in alphabetical order")
+        else:
+            accepted = tuple(choices) if choices else (hint,)
+            if float in accepted:
+                accepted = (*accepted, int)
+            # bool is a subclass of int, and True is no size.
+            if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+                names = " or ".join(t.__name__.replace("NoneType", "null") for t in accepted)
+                raise _refuse(field.name, value, f"a value of type {names}")
+
+
+def _check_sizes(config: ModelConfig) -> None:
+    sizes = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "a size of at least 1")
+    for name in ("source_vocabulary", "segments", "tasks", "position_offset"):
+        if getattr(config, name) < 0:
+            raise _refuse(name, getattr(config, name), "0 or more")
+
+
+def _check_processes(config: ModelConfig) -> None:
+    for name in ("embedding_process", "pre_process", "post_process", "final_process"):
+        commands = getattr(config, name)
+        # Only after a sublayer is there a residual to add.
+        accepted = "adn" if name == "post_process" else "dn"
+        if not set(commands) <= set(accepted) or len(set(commands)) != len(commands):
+            meanings = ", ".join(f"{command!r} {PROCESS_COMMANDS[command]}" for command in accepted)
+            raise _refuse(name, commands, f"each at most once of {meanings}")
+
+
+def _check_inputs(config: ModelConfig) -> None:
+    if config.source_vocabulary == 0:
+        for name, empty in (("segments", 0), ("tasks", 0), ("positions", "none"), ("embedding_process", "")):
+            if getattr(config, name) != empty:
+                raise _refuse(name, getattr(config, name), f"{empty!r}: with source_vocabulary 0 nothing is embedded")
+    if config.positions != "learned" and config.position_offset:
+        raise _refuse("position_offset", config.position_offset, "0: only a learned table has unused rows")
+    if config.pad_id is not None and not 0 <= config.pad_id < config.source_vocabulary:
+        raise _refuse("pad_id", config.pad_id, f"null, or an id below source_vocabulary {config.source_vocabulary}")
+
+
+def _check_arithmetic(config: ModelConfig) -> None:
+    if not 0 < config.norm_eps < 1:
+        raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
+    for name in ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout"):
+        if not 0 <= getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "a rate from 0 up to, not including, 1")
+    if config.masking == "exclude":
+        if config.masking_value is not None:
+            raise _refuse("masking_value", config.masking_value, "null: masking 'exclude' needs no value")
+    elif config.masking_value is None or not config.masking_value < 0:
+        raise _refuse("masking_value", config.masking_value, f"a negative number with masking {config.masking!r}")

@@ -1,0 +1,32 @@
+"""Errors that a user can cause and mend. Each message says what was wrong, what was expected, what to do.
+
+All of them are ``ValueError``: the command line prints them as one line and exits with code 2.
+"""
+
+
+class TriglotError(ValueError):
+    """Something that the user handed in cannot be used. Base of every error below."""
+
+
+class ConfigError(TriglotError):
+    """A model configuration has an unknown field, a bad value or an impossible combination."""
+
+
+class CheckpointError(TriglotError):
+    """A checkpoint file is damaged, or its tensors do not match its configuration."""
+
+
+class InputError(TriglotError):
+    """Token ids, masks or other model inputs do not fit the model."""
+
+
+class PortingError(TriglotError):
+    """Foreign weights cannot be translated without loss."""
+
+
+class FrameworkError(TriglotError):
+    """A framework is unknown, not installed, or cannot run what was asked of it."""
+
+
+class ModelNotFoundError(TriglotError):
+    """A model name is neither a recipe, nor a checkpoint file, nor a model directory."""

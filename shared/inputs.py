@@ -1,0 +1,153 @@
+"""Model inputs: checked before any framework sees them, and seeded batches for the harness.
+
+Frameworks disagree on bad input: an id outside the vocabulary is an error in one, undefined in another, clamped in
+the third. So ``batch`` refuses it here, in the same words for all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import ModelConfig
+from .errors import InputError
+
+Array = npt.NDArray[np.generic]
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs that fit a model.
+
+    ``source``: token ids (B, S), int32; or, for a model without embeddings, vectors (B, S, D), float32 or float64.
+    ``valid``: bool (B, S), True for real tokens. ``segment_ids``, ``task_ids``: int32 (B, S).
+    """
+
+    source: Array
+    valid: npt.NDArray[np.bool_]
+    segment_ids: Ids
+    task_ids: Ids
+
+    def arrays(self) -> dict[str, Array]:
+        """The four arrays by name, to be written to a file."""
+        return {
+            "source": self.source,
+            "valid": self.valid,
+            "segment_ids": self.segment_ids,
+            "task_ids": self.task_ids,
+        }
+
+
+def batch(
+    config: ModelConfig, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
+) -> Batch:
+    """Check the inputs of ``encode`` and complete them: all tokens real, all segments and tasks 0.
+
+    Raises:
+        InputError: names the input, what it is and what was expected.
+    """
+    source = _source(config, np.asarray(token_ids))
+    shape = source.shape[:2]
+    if valid is None:
+        valid = np.ones(shape, np.bool_)
+    valid = np.asarray(valid)
+    if valid.dtype != np.bool_ or valid.shape != shape:
+        raise InputError(f"valid is {_describe(valid)}; expected bool {shape}, True for real tokens")
+    if not valid.any(axis=1).all():
+        row = int(np.flatnonzero(~valid.any(axis=1))[0])
+        raise InputError(f"row {row} of valid has no real token; leave that row out")
+    segments = _ids("segment_ids", segment_ids, config.segments, shape)
+    tasks = _ids("task_ids", task_ids, config.tasks, shape)
+    return Batch(source, valid, segments, tasks)
+
+
+def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
+    """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64."""
+    generator = np.random.default_rng([seed, count, batch_size])
+    longest = min(config.source_max_length, 64)
+    lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int), return_inverse=False)
+    lengths = np.resize(lengths, count * batch_size)
+    generator.shuffle(lengths)
+    return [
+        random_batch(config, [int(n) for n in lengths[i * batch_size : (i + 1) * batch_size]], generator)
+        for i in range(count)
+    ]
+
+
+def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
+    """One batch with rows of the ``lengths`` given, random ids (or vectors), padded to the longest."""
+    shape = (len(lengths), max(lengths))
+    valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
+    if not config.source_vocabulary:
+        vectors = generator.standard_normal((*shape, config.hidden_size)).astype(np.float32)
+        return batch(config, vectors, valid)
+    ids = generator.integers(0, config.source_vocabulary, shape)
+    if config.pad_id is not None:
+        ids[~valid] = config.pad_id
+    segments = generator.integers(0, config.segments, shape) if config.segments else None
+    tasks = generator.integers(0, config.tasks, shape) if config.tasks else None
+    return batch(config, ids, valid, segments, tasks)
+
+
+def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:
+    """Rows of token ids as batches in the order given, each padded to its longest row."""
+    batches: list[Batch] = []
+    for start in range(0, len(rows), batch_size):
+        chunk = rows[start : start + batch_size]
+        ids = np.full((len(chunk), max(map(len, chunk))), config.pad_id or 0, np.int32)
+        valid = np.zeros(ids.shape, np.bool_)
+        for row, tokens in enumerate(chunk):
+            ids[row, : len(tokens)] = tokens
+            valid[row, : len(tokens)] = True
+        batches.append(batch(config, ids, valid))
+    return batches
+
+
+def _source(config: ModelConfig, source: Array) -> Array:
+    if config.source_vocabulary:
+        if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
+            raise InputError(f"token_ids is {_describe(source)}; expected integers (B, S)")
+    elif source.ndim != 3 or source.shape[2] != config.hidden_size or source.dtype not in (np.float32, np.float64):
+        raise InputError(
+            f"the embedded input is {_describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
+            "for this model has no vocabulary"
+        )
+    if 0 in source.shape:
+        raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
+    if source.shape[1] > config.source_max_length:
+        raise InputError(
+            f"the length {source.shape[1]} is over the maximum {config.source_max_length} of the model; cut the input"
+        )
+    if not config.source_vocabulary:
+        if not np.isfinite(source.astype(np.float64)).all():
+            raise InputError("the embedded input holds NaN or infinity; expected finite numbers")
+        return source
+    return _in_range("token_ids", source, config.source_vocabulary)
+
+
+def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Ids:
+    if ids is None:
+        return np.zeros(shape, np.int32)
+    ids = np.asarray(ids)
+    if not vocabulary:
+        raise InputError(f"{name} was given, but this model has none; leave it out")
+    if ids.shape != shape or not np.issubdtype(ids.dtype, np.integer):
+        raise InputError(f"{name} is {_describe(ids)}; expected integers {shape}")
+    return _in_range(name, ids, vocabulary)
+
+
+def _in_range(name: str, ids: Array, vocabulary: int) -> Ids:
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        raise InputError(
+            f"{name} holds {low if low < 0 else high}; expected ids from 0 to {vocabulary - 1}, "
+            "check that the tokenizer belongs to the model"
+        )
+    return ids.astype(np.int32)
+
+
+def _describe(array: Array) -> str:
+    return f"{array.dtype} {array.shape}"

@@ -1,0 +1,30 @@
+"""Canonical masks: boolean, True = may attend, broadcastable to (B, H, T, S).
+
+Every implementation builds these natively, in its own ``masks`` module; the parity check compares bit for bit.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Mask = npt.NDArray[np.bool_]
+
+
+def padding(valid: Mask) -> Mask:
+    """Which source tokens are real, for every head and query: (B, S) -> (B, 1, 1, S)."""
+    return valid[:, None, None, :]
+
+
+def causal(length: int) -> Mask:
+    """Each position sees itself and what came before: (1, 1, T, T), True on and below the diagonal."""
+    return np.tri(length, dtype=np.bool_)[None, None]
+
+
+def combine(left: Mask, right: Mask) -> Mask:
+    """What both masks allow, broadcast."""
+    return left & right
+
+
+def all_masks(valid: Mask) -> dict[str, Mask]:
+    """The three masks that a model can build from ``valid`` (B, S), by name."""
+    pad, past = padding(valid), causal(valid.shape[1])
+    return {"padding": pad, "causal": past, "combined": combine(pad, past)}

@@ -1,0 +1,124 @@
+"""What is run to compare implementations, and what a correct one gives.
+
+``end_to_end``      the whole model on the inputs given; every named value, as it comes
+``local``           the same, each step fed with the truth of the step before: the error that it makes alone
+``normal``, ``low_variance``, ``large``
+                    each step fed with fresh values (``probes.py``)
+``length_one``, ``maximum_length``, ``repeated_tokens``
+                    the whole model on inputs of that kind
+``masks``           the masks that each framework builds, bit for bit
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .. import masks
+from ..activations import activations
+from ..config import ModelConfig
+from ..inputs import Batch, batch, random_batch
+from ..protocol import Model, Reference
+from ..schema import Tensor
+from . import probes
+from .budgets import NOISE_RUNS
+
+MASKS = "masks"
+END_TO_END = "end_to_end"
+LOCAL = "local"
+LOCAL_CHECKS = (LOCAL, *probes.KINDS)
+CHECKS = (MASKS, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length", "repeated_tokens")
+
+Weights = Literal["given", "perturbed"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One run of a model: on which weights, on which batch, and which values are put in place of its own.
+
+    ``weights``: "given", or "perturbed" so that no norm and no bias is the identity. ``values``: None for the
+    model's own, "truth" for the reference's, or a kind of fresh ones.
+    """
+
+    name: str
+    batch: Batch
+    weights: Weights
+    values: Literal["truth"] | probes.Kind | None = None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a correct implementation gives in a check: the float64 truth, and the float32 noise around it."""
+
+    truth: Mapping[str, Tensor]
+    noise: Mapping[str, float]
+    replacements: Mapping[str, Tensor]
+
+
+def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check]:
+    """Every check for a model of ``config``; ``batches`` are the inputs of the end-to-end check."""
+    generator = np.random.default_rng([seed, 1])
+    longest = config.source_max_length
+    mixed = random_batch(config, [min(longest, length) for length in (24, 11, 1, 17)], generator)
+    checks = [Check(END_TO_END, inputs, "given") for inputs in batches]
+    checks += [Check(LOCAL, inputs, "given", "truth") for inputs in batches]
+    checks += [Check(kind, mixed, "perturbed", kind) for kind in probes.KINDS]
+    checks.append(Check("length_one", random_batch(config, [1, 1], generator), "perturbed"))
+    checks.append(Check("maximum_length", random_batch(config, [longest], generator), "perturbed"))
+    checks.append(Check("repeated_tokens", _repeated(config, min(longest, 16), generator), "perturbed"))
+    return checks
+
+
+def expect(check: Check, reference: Reference, config: ModelConfig, seed: int) -> Expectation:
+    """Run the reference: once in float64, and ``NOISE_RUNS`` times in float32 with its sums in other orders."""
+    replacements: Mapping[str, Tensor] = {}
+    if check.values is not None:
+        plain = reference.truth(check.batch, {})
+        if check.values == "truth":
+            replacements = {name: value.astype(np.float32) for name, value in plain.items()}
+        else:
+            replacements = probes.replacements(check.values, activations(config), plain, seed)
+        del plain
+    truth = reference.truth(check.batch, replacements)
+    noise = dict.fromkeys(truth, 0.0)
+    for run in range(NOISE_RUNS):
+        for name, value in reference.rounded(check.batch, replacements, seed=run).items():
+            noise[name] = max(noise[name], distance(value, truth[name], real(name, check.batch, config)))
+    return Expectation(truth, noise, replacements)
+
+
+def run(model: Model, inputs: Batch, replacements: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What an implementation gives in a check: every named value, and its masks as ``masks.<name>``."""
+    results = dict(model.trace(inputs, replacements))
+    results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
+    return results
+
+
+def expected_masks(inputs: Batch) -> dict[str, Tensor]:
+    """The canonical masks as ``masks.<name>``."""
+    return {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
+
+
+def real(name: str, inputs: Batch, config: ModelConfig) -> Tensor | None:
+    """Where the named value belongs to real tokens: bool, broadcastable to the value; None: everywhere."""
+    selected: Tensor | None = None
+    axes = activations(config)[name].axes
+    for axis, meaning in enumerate(axes):
+        if meaning in ("target", "source"):
+            shape = [1] * len(axes)
+            shape[axes.index("batch")], shape[axis] = inputs.valid.shape
+            tokens = inputs.valid.reshape(shape)
+            selected = tokens if selected is None else selected & tokens
+    return selected
+
+
+def distance(value: Tensor, truth: Tensor, selected: Tensor | None) -> float:
+    """The largest absolute difference over what is selected; NaN if there is a NaN."""
+    difference = np.abs(value.astype(np.float64) - truth)
+    return float(difference.max(initial=0.0, where=True if selected is None else selected))
+
+
+def _repeated(config: ModelConfig, length: int, generator: np.random.Generator) -> Batch:
+    one = random_batch(config, [1, 1], generator)
+    return batch(config, one.source.repeat(length, axis=1))

@@ -1,0 +1,91 @@
+"""The run: for each check ask the reference what is right, ask every framework what it gets, and judge.
+
+One check at a time is in memory, and its files on disk, whatever the number of checks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ..activations import activations
+from ..checkpoint import Checkpoint
+from ..environment import environment
+from ..initializers import perturb
+from ..inputs import Batch
+from ..protocol import Reference
+from .checks import Weights, expect, plan
+from .judging import Subject, failure, judge, merge
+from .localisation import first_divergence
+from .pools import Pool
+from .reports import Report, Row
+from .workers import WorkerError
+
+Progress = Callable[[int, int, str], None]
+
+
+def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, Checkpoint]:
+    """The weights that the checks run on: those given, and the same with every constant tensor perturbed.
+
+    Both are rounded to ``dtype`` first, so that the truth is the truth of what the frameworks are given. They are
+    one object when there is nothing to perturb.
+    """
+    given = checkpoint
+    if dtype == "float32" and any(tensor.dtype != np.float32 for tensor in checkpoint.tensors.values()):
+        rounded = {name: tensor.astype(np.float32) for name, tensor in checkpoint.tensors.items()}
+        given = Checkpoint(checkpoint.config, rounded)
+    perturbed = perturb(given.tensors, seed)
+    if all(perturbed[name] is tensor for name, tensor in given.tensors.items()):
+        return {"given": given, "perturbed": given}
+    return {"given": given, "perturbed": Checkpoint(checkpoint.config, perturbed)}
+
+
+def compare(
+    weights: Mapping[Weights, Checkpoint],
+    batches: Sequence[Batch],
+    subjects: Sequence[Subject],
+    pool: Pool,
+    reference: Callable[[Checkpoint], Reference],
+    *,
+    seed: int,
+    model: str,
+    inputs: str,
+    progress: Progress | None = None,
+) -> Report:
+    """Judge every subject in every check. ``model`` and ``inputs`` say in words what was compared.
+
+    ``progress`` is called with the number of checks done, their total, and the name of the next.
+    """
+    given = weights["given"]
+    config = given.config
+    references = {id(tensors): reference(tensors) for tensors in weights.values()}
+    by_framework = {subject.framework: subject for subject in subjects}
+    rows: list[Row] = []
+    checks = plan(config, batches, seed)
+    for done, check in enumerate(checks):
+        if progress:
+            progress(done, len(checks), check.name)
+        expectation = expect(check, references[id(weights[check.weights])], config, seed)
+        for framework, results in pool.run(check, expectation):
+            subject = by_framework[framework]
+            if isinstance(results, WorkerError):
+                rows.append(failure(subject, str(results)))
+            else:
+                rows += judge(subject, check, expectation, results, config)
+    if progress:
+        progress(len(checks), len(checks), "")
+    rows = merge(rows)
+    order = list(activations(config))
+    found = {
+        framework: first_divergence([row for row in rows if row.framework == framework], order)
+        for framework in by_framework
+    }
+    return Report(
+        model=model,
+        inputs=inputs,
+        config=config.to_dict(),
+        weights_digest=given.digest,
+        environment=environment(),
+        frameworks=tuple(by_framework),
+        rows=tuple(rows),
+        first_divergence={framework: place for framework, place in found.items() if place},
+    )

@@ -1,0 +1,100 @@
+"""From values to verdicts: the results of one framework in one check against what a correct one gives."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..config import ModelConfig
+from ..schema import Tensor
+from .budgets import budget, noise_in
+from .checks import MASKS, Check, Expectation, distance, expected_masks, real
+from .reports import Row, worst
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who is judged."""
+
+    framework: str
+    mode: str
+    dtype: str
+
+
+def judge(
+    subject: Subject, check: Check, expectation: Expectation, results: Mapping[str, Tensor], config: ModelConfig
+) -> list[Row]:
+    """A row for each value that was expected, missing ones included, and for each that was not."""
+    masks = expected_masks(check.batch)
+    rows = [_judge_mask(subject, name, mask, results.get(name)) for name, mask in masks.items()]
+    for name, truth in expectation.truth.items():
+        noise = noise_in(subject.dtype, expectation.noise[name])
+        selected = real(name, check.batch, config)
+        rows.append(_judge_value(subject, check.name, name, truth, noise, results.get(name), selected))
+    for name in results:
+        if name not in expectation.truth and name not in masks:
+            rows.append(_diverged(subject, check.name, name, "the reference has no such value"))
+    return rows
+
+
+def merge(rows: Iterable[Row]) -> list[Row]:
+    """One row for each check and value: of several batches, the one with the worst outcome."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.framework, row.check, row.name), []).append(row)
+    return [worst(group) for group in groups.values()]
+
+
+def failure(subject: Subject, reason: str) -> Row:
+    """The row of a framework that gave no results."""
+    return Row("worker", subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", reason)
+
+
+def _judge_value(
+    subject: Subject,
+    check: str,
+    name: str,
+    truth: Tensor,
+    noise: float,
+    value: Tensor | None,
+    selected: Tensor | None,
+) -> Row:
+    problem = _unlike(truth, value)
+    if value is None or problem:
+        return _diverged(subject, check, name, problem)
+    error = distance(value, truth, selected)
+    limit = budget(noise, distance(truth, np.zeros_like(truth), selected), subject.dtype)
+    if not math.isfinite(error):
+        return _diverged(subject, check, name, f"the error is {error}: there is NaN or infinity among the values")
+    if not math.isfinite(limit):
+        return _diverged(subject, check, name, f"the budget is {limit}: the reference itself is not finite")
+    verdict = "pass" if error <= limit else "diverged"
+    reason = "" if verdict == "pass" else f"the error is {error / limit:.3g} times the budget"
+    return Row(check, subject.framework, subject.mode, subject.dtype, name, error, noise, limit, verdict, reason)
+
+
+def _judge_mask(subject: Subject, name: str, mask: Tensor, value: Tensor | None) -> Row:
+    problem = _unlike(mask, value)
+    if value is None or problem:
+        return _diverged(subject, MASKS, name, problem)
+    if value.dtype != np.bool_:
+        return _diverged(subject, MASKS, name, f"the dtype is {value.dtype}, expected bool")
+    wrong = int((value != mask).sum())
+    reason = f"{wrong} of {mask.size} entries differ" if wrong else ""
+    verdict = "diverged" if wrong else "pass"
+    return Row(MASKS, subject.framework, subject.mode, subject.dtype, name, float(wrong), 0.0, 0.0, verdict, reason)
+
+
+def _unlike(expected: Tensor, value: Tensor | None) -> str:
+    if value is None:
+        return "the value is missing"
+    if value.shape != expected.shape:
+        return f"the shape is {value.shape}, expected {expected.shape}"
+    return ""
+
+
+def _diverged(subject: Subject, check: str, name: str, reason: str) -> Row:
+    return Row(
+        check, subject.framework, subject.mode, subject.dtype, name, None, None, None, "diverged", reason
+    )

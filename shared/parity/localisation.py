@@ -1,0 +1,23 @@
+"""Where an implementation first goes wrong."""
+
+from collections.abc import Iterable, Sequence
+
+from .checks import LOCAL_CHECKS, MASKS
+from .reports import Divergence, Row
+
+
+def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | None:
+    """The first value, in the order of the computation, that broke its budget; None if there is none.
+
+    A step that was fed with given values and still broke it is wrong itself: that is "local", and beats every value
+    that is wrong end to end, for those may have inherited their error. A wrong mask comes before everything.
+    """
+    diverged = [row for row in rows if row.verdict == "diverged"]
+    local = [row.name for row in diverged if row.check in (MASKS, *LOCAL_CHECKS)]
+    inherited = [row.name for row in diverged]
+    place = {name: index for index, name in enumerate(order)}
+    for names, kind in ((local, "local"), (inherited, "inherited")):
+        if names:
+            # Masks, and values that no reference knows, have no place in the order of the computation.
+            return Divergence(min(names, key=lambda name: place.get(name, -1)), kind)
+    return None

@@ -1,0 +1,118 @@
+"""Where the frameworks run: each in a process of its own, or all in this one."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .. import checkpoint, npz
+from ..checkpoint import Checkpoint
+from ..protocol import Model
+from ..schema import Tensor
+from .checks import Check, Expectation, Weights, run
+from .workers import Worker, WorkerError
+
+Results = Mapping[str, Tensor]
+
+
+class Pool(Protocol):
+    """The frameworks that take part."""
+
+    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
+        """Run one check in every framework that is still alive; one that fails leaves the pool."""
+        ...
+
+    def close(self) -> None:
+        """Free what the pool holds."""
+        ...
+
+
+class LocalPool:
+    """All frameworks in this process: quick for small models, but a crash takes everything along."""
+
+    def __init__(
+        self, builders: Mapping[str, Callable[[Checkpoint], Model]], weights: Mapping[Weights, Checkpoint]
+    ) -> None:
+        self._builders = dict(builders)
+        self._weights = weights
+        self._models: dict[tuple[str, int], Model] = {}
+
+    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
+        """See ``Pool.run``."""
+        for framework in list(self._builders):
+            try:
+                yield framework, run(self._model(framework, check), check.batch, expectation.replacements)
+            except Exception as error:
+                del self._builders[framework]
+                yield framework, WorkerError(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """See ``Pool.close``."""
+        self._models.clear()
+
+    def _model(self, framework: str, check: Check) -> Model:
+        weights = self._weights[check.weights]
+        key = (framework, id(weights))
+        if key not in self._models:
+            self._models[key] = self._builders[framework](weights)
+        return self._models[key]
+
+
+class WorkerPool:
+    """A process per framework, all at work at once. Arrays travel in files in ``folder``."""
+
+    def __init__(
+        self,
+        frameworks: Sequence[str],
+        weights: Mapping[Weights, Checkpoint],
+        folder: Path,
+        *,
+        command: Sequence[str],
+        device: str,
+        dtype: str,
+        threads: int,
+        time_limit: float,
+    ) -> None:
+        self._folder = folder
+        self._weights: dict[Weights, Path] = {}
+        written: dict[int, Path] = {}
+        for name, tensors in weights.items():
+            if id(tensors) not in written:
+                written[id(tensors)] = folder / f"{name}.npz"
+                checkpoint.save(tensors, written[id(tensors)])
+            self._weights[name] = written[id(tensors)]
+        self._workers: dict[str, Worker] = {}
+        for framework in frameworks:
+            worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
+            worker.send({"framework": framework, "device": device, "dtype": dtype})
+            self._workers[framework] = worker
+
+    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
+        """See ``Pool.run``."""
+        batch, replacements = self._folder / "batch.npz", self._folder / "replacements.npz"
+        npz.write(batch, check.batch.arrays())
+        npz.write(replacements, expectation.replacements)
+        for framework, worker in self._workers.items():
+            request = {
+                "checkpoint": self._weights[check.weights],
+                "batch": batch,
+                "replacements": replacements,
+                "results": self._results(framework),
+            }
+            worker.send({key: str(path) for key, path in request.items()})
+        for framework, worker in list(self._workers.items()):
+            try:
+                worker.receive()
+            except WorkerError as error:
+                del self._workers[framework]
+                yield framework, error
+            else:
+                reader = npz.Reader(self._results(framework))
+                yield framework, {name: reader.array(name) for name in reader.names}
+
+    def close(self) -> None:
+        """See ``Pool.close``."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def _results(self, framework: str) -> Path:
+        return self._folder / f"{framework}.npz"

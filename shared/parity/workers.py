@@ -1,0 +1,100 @@
+"""One process per framework: one that crashes, hangs or cannot even be imported is a result, and the others go on.
+
+The worker is ``python -m triglot.impls.worker``. It takes one JSON object a line on its standard input and answers
+each with one line on its standard output; arrays travel in files. When its input ends, it ends.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+
+
+class WorkerError(Exception):
+    """A worker gave no result; the message is the reason."""
+
+
+class Worker:
+    """A worker process, and the requests to it. Leaves no process behind when closed."""
+
+    def __init__(self, command: Sequence[str], log: Path, threads: int, time_limit: float) -> None:
+        self._time_limit = time_limit
+        self._log = log
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "GLOG_minloglevel": "2"}
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # its children too can be killed, and Ctrl-C reaches the harness alone
+            )
+        self._answers: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Ask for something; ``receive`` waits for the answer."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is gone; receive says how
+
+    def receive(self) -> None:
+        """Wait until the worker has done what was asked.
+
+        Raises:
+            WorkerError: it failed, died, or took longer than the time limit; in every case it is closed.
+        """
+        try:
+            line = self._answers.get(timeout=self._time_limit)
+        except queue.Empty:
+            self.close()
+            raise WorkerError(f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs") from None
+        if not line:
+            self.close()
+            raise WorkerError(f"{self._cause_of_death()}{self._last_words()}")
+        answer = cast("dict[str, Any]", json.loads(line))
+        if "error" in answer:
+            self.close()
+            raise WorkerError(str(answer["error"]))
+
+    def close(self) -> None:
+        """End the process and its children."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._process.wait()
+        self._answers.put(b"")
+
+    def _cause_of_death(self) -> str:
+        code = self._process.returncode
+        if code < 0:
+            return f"died by signal {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        words = [line.strip() for line in lines if line.strip()]
+        return f": {words[-1]}" if words else ""

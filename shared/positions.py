@@ -1,0 +1,22 @@
+"""Position tables, computed in float64 and rounded once, by whoever uses them."""
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+
+@cache
+def sinusoidal(length: int, hidden_size: int) -> npt.NDArray[np.float64]:
+    """Sine in the even, cosine in the odd dimensions, (length, D); "Attention is all you need", section 3.5.
+
+    Dimensions 2i and 2i + 1 share the angle ``position / 10000^(2i / D)``. The table is read-only.
+    """
+    position = np.arange(length, dtype=np.float64)[:, None]
+    pair = np.arange(0, hidden_size, 2, dtype=np.float64)
+    angle = position / 10000.0 ** (pair / hidden_size)
+    table = np.empty((length, hidden_size))
+    table[:, 0::2] = np.sin(angle)
+    table[:, 1::2] = np.cos(angle[:, : hidden_size // 2])
+    table.setflags(write=False)
+    return table

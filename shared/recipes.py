@@ -1,0 +1,97 @@
+"""Named configurations: each makes an existing model exactly that model. The ``-tiny`` siblings are for tests.
+
+Sources: ``dygraph`` is the PaddlePaddle 1.7 encoder built on PrePostProcess commands (the ERNIE code), at the sizes
+of BERT-base; ``bert-base`` is BERT-base uncased (Devlin et al. 2018); ``ernie-base`` is ERNIE 2.0 base, English;
+``minilm`` is sentence-transformers/all-MiniLM-L6-v2.
+"""
+
+from dataclasses import replace
+
+from .config import ModelConfig
+from .errors import ConfigError
+
+_DYGRAPH = ModelConfig(
+    hidden_size=768,
+    layers=12,
+    heads=12,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=3072,
+    source_vocabulary=0,
+    source_max_length=512,
+    positions="none",
+    pre_process="n",
+    post_process="da",
+    final_process="n",
+    norm_eps=1e-5,
+    activation="gelu",
+    masking="add",
+    masking_value=-10000.0,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    feed_forward_dropout=0.1,
+)
+
+_BERT_BASE = ModelConfig(
+    hidden_size=768,
+    layers=12,
+    heads=12,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=3072,
+    source_vocabulary=30522,
+    source_max_length=512,
+    segments=2,
+    positions="learned",
+    pad_id=0,
+    embedding_process="nd",
+    pre_process="",
+    post_process="dan",
+    final_process="",
+    norm_eps=1e-12,
+    activation="gelu",
+    masking="exclude",
+    embedding_dropout=0.1,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    heads_on_top=("pooler",),
+)
+
+_ERNIE_BASE = replace(
+    _BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="add", masking_value=-10000.0
+)
+
+_MINILM = replace(
+    _BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536
+)
+
+# Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
+_TINY_SIZES = {"hidden_size": 24, "layers": 2, "heads": 3, "key_size": 8, "value_size": 8, "feed_forward_size": 40}
+_TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
+
+_RECIPES: dict[str, ModelConfig] = {
+    "dygraph": _DYGRAPH,
+    "bert-base": _BERT_BASE,
+    "ernie-base": _ERNIE_BASE,
+    "minilm": _MINILM,
+    "dygraph-tiny": replace(_DYGRAPH, **_TINY_SIZES, source_max_length=37),
+    "bert-base-tiny": replace(_BERT_BASE, **_TINY_SIZES, **_TINY_INPUTS),
+    "ernie-base-tiny": replace(_ERNIE_BASE, **_TINY_SIZES, **_TINY_INPUTS),
+    "minilm-tiny": replace(_MINILM, **_TINY_SIZES, **_TINY_INPUTS),
+}
+
+
+def recipes() -> dict[str, ModelConfig]:
+    """Every recipe by name, as a new dictionary."""
+    return dict(_RECIPES)
+
+
+def recipe(name: str) -> ModelConfig:
+    """One recipe.
+
+    Raises:
+        ConfigError: there is no recipe of that name.
+    """
+    if name not in _RECIPES:
+        raise ConfigError(f"unknown recipe {name!r}; the recipes are {', '.join(_RECIPES)}")
+    return _RECIPES[name]

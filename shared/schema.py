@@ -1,0 +1,119 @@
+"""From a configuration to every parameter of the model: canonical name, shape, named axes, role.
+
+The names are the attribute path of the parameter in every implementation. Linear weights are (in, out), whatever
+the framework; query, key and value are separate; the heads lie contiguous in the out axis. Initialisers, strict
+loading, porting and inspection all read this one list.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import ModelConfig
+from .errors import CheckpointError
+
+Role = Literal["embedding", "linear_weight", "bias", "scale"]
+Tensor = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: ``shape`` and one axis name for each of its dimensions.
+
+    ``role`` says what the parameter does: it decides how it is initialised and whether a framework that stores
+    linear weights as (out, in) transposes it. It is never guessed from a shape: a square weight has the same shape
+    either way.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    role: Role
+
+
+def parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """Every parameter of ``config`` by canonical name, in the order of the computation."""
+    return {parameter.name: parameter for parameter in _model(config)}
+
+
+def verify(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Compare ``tensors`` with the schema: names in both directions, shapes, dtypes.
+
+    Raises:
+        CheckpointError: lists every missing, extra, misshapen and mistyped tensor, all in one message.
+    """
+    expected = parameters(config)
+    problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
+    problems += [f"unexpected {name}" for name in tensors if name not in expected]
+    for name, tensor in tensors.items():
+        if name not in expected:
+            continue
+        if tensor.shape != expected[name].shape:
+            problems.append(f"{name} has shape {tensor.shape}, expected {expected[name].shape}")
+        if tensor.dtype not in (np.dtype("<f4"), np.dtype("<f8")):
+            problems.append(f"{name} has dtype {tensor.dtype}, expected float32 or float64")
+    if problems:
+        raise CheckpointError(
+            f"the tensors do not match the configuration: {'; '.join(problems)}; "
+            "give the tensors that the configuration describes, or the configuration of these tensors"
+        )
+
+
+def _model(config: ModelConfig) -> Iterator[Parameter]:
+    if config.source_vocabulary:
+        yield from _embeddings(config)
+    for layer in range(config.layers):
+        yield from _encoder_layer(f"encoder.layers.{layer}", config)
+    yield from _process("encoder.final", config.final_process, config)
+    if "pooler" in config.heads_on_top:
+        yield from _linear("heads.pooler", ("hidden", config.hidden_size), ("hidden", config.hidden_size), bias=True)
+
+
+def _embeddings(config: ModelConfig) -> Iterator[Parameter]:
+    tables = {"token": ("vocabulary", config.source_vocabulary)}
+    if config.positions == "learned":
+        tables["position"] = ("position", config.position_offset + config.source_max_length)
+    if config.segments:
+        tables["segment"] = ("segment", config.segments)
+    if config.tasks:
+        tables["task"] = ("task", config.tasks)
+    for name, (axis, size) in tables.items():
+        yield Parameter(
+            f"embeddings.{name}.weight", (size, config.hidden_size), (axis, "hidden"), "embedding"
+        )
+    yield from _process("embeddings.process", config.embedding_process, config)
+
+
+def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
+    yield from _process(f"{path}.pre_attention", config.pre_process, config)
+    yield from _attention(f"{path}.attention", config)
+    yield from _process(f"{path}.post_attention", config.post_process, config)
+    yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
+    yield from _linear(f"{path}.feed_forward.inner", hidden, inner, bias=True)
+    yield from _linear(f"{path}.feed_forward.output", inner, hidden, bias=True)
+    yield from _process(f"{path}.post_feed_forward", config.post_process, config)
+
+
+def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    hidden = ("hidden", config.hidden_size)
+    keys, values = ("heads*key", config.heads * config.key_size), ("heads*value", config.heads * config.value_size)
+    yield from _linear(f"{path}.query", hidden, keys, bias=config.projection_bias)
+    yield from _linear(f"{path}.key", hidden, keys, bias=config.projection_bias)
+    yield from _linear(f"{path}.value", hidden, values, bias=config.projection_bias)
+    yield from _linear(f"{path}.output", values, hidden, bias=config.output_bias)
+
+
+def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool) -> Iterator[Parameter]:
+    yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight")
+    if bias:
+        yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias")
+
+
+def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Parameter]:
+    if "n" in commands:
+        yield Parameter(f"{path}.norm.scale", (config.hidden_size,), ("hidden",), "scale")
+        yield Parameter(f"{path}.norm.bias", (config.hidden_size,), ("hidden",), "bias")

