@@ -11,7 +11,12 @@ FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
 
 _PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
-_REQUIRED_MODULES = {"torch": ("torch",), "paddle": ("paddle",), "jax": ("jax", "flax"), REFERENCE: ("numpy",)}
+_REQUIRED_MODULES = {
+    "torch": ("torch",),
+    "paddle": ("paddle",),
+    "jax": ("jax", "flax"),
+    REFERENCE: ("numpy",),
+}
 
 
 def installed() -> tuple[str, ...]:

@@ -45,20 +45,20 @@ def mean(x: Array) -> Array:
 
 def softmax(x: Array) -> Array:
     """Exponentials over their sum, along the last axis."""
-    exponentials = np.exp(x - x.real.max(axis=-1, keepdims=True))
+    exponentials = np.exp(x - np.real(x).max(axis=-1, keepdims=True))
     return exponentials / _sum(exponentials)
 
 
 def relu(x: Array) -> Array:
     """The positive part."""
-    return np.where(x.real > 0, x, 0)
+    return np.where(np.real(x) > 0, x, 0)
 
 
 def gelu(x: Array, approximate: str) -> Array:
     """Gaussian error linear unit (Hendrycks and Gimpel 2016): "none" by the error function, "tanh" approximated."""
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.real.dtype) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1 + erf(x * np.sqrt(0.5).astype(x.real.dtype)))
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + erf(x * np.sqrt(0.5).astype(np.real(x).dtype)))
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -76,7 +76,8 @@ class Linear:
         self.bias = np.zeros(out_features) if bias else None
 
     def __call__(self, x: Array) -> Array:
-        y = matmul(x, self.weight)
+        rows = matmul(x.reshape(-1, x.shape[-1]), self.weight)  # one large product, not one for each sequence
+        y = rows.reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
 
 

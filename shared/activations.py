@@ -4,8 +4,9 @@ The counterpart of the schema for what flows instead of what is stored: every im
 no others, to a probe. A name is the attribute path of the module that computes the value and the name of the value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from .config import ModelConfig
 
@@ -24,7 +25,8 @@ class Activation:
 _HIDDEN = ("batch", "target", "hidden")
 
 
-def activations(config: ModelConfig) -> dict[str, Activation]:
+@cache
+def activations(config: ModelConfig) -> Mapping[str, Activation]:
     """Every named value of ``config`` by name, in the order of the computation."""
     return {activation.name: activation for activation in _model(config)}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from . import npz, schema
+from . import files, npz, schema
 from .config import ModelConfig
 from .errors import CheckpointError
 from .schema import Tensor
@@ -34,7 +34,10 @@ class Checkpoint:
     """
 
     def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, Tensor], source_names: Mapping[str, str] | None = None
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, Tensor],
+        source_names: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(tensors, _MappedTensors):  # a file's manifest has been verified already
             schema.verify(config, tensors)
@@ -52,12 +55,12 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write ``checkpoint`` to ``path``: all of it or, if anything goes wrong, nothing.
 
     Raises:
-        CheckpointError: the target cannot be written.
+        OutputError: the target cannot be written.
     """
     path = Path(path)
     parameters = schema.parameters(checkpoint.config)
     entries: dict[str, dict[str, Any]] = {}
-    with npz.writing(path) as file:
+    with files.writing(path) as file:
         writer = npz.Writer(file)
         for name in sorted(checkpoint.tensors):
             tensor = checkpoint.tensors[name]
@@ -68,7 +71,12 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
             entry["axes"] = list(parameters[name].axes)
             if name in checkpoint.source_names:
                 entry["source"] = checkpoint.source_names[name]
-        manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
+        manifest = {
+            "schema": SCHEMA,
+            "digest": digest,
+            "config": checkpoint.config.to_dict(),
+            "tensors": entries,
+        }
         writer.write_bytes(MANIFEST, json.dumps(manifest, indent=1).encode())
         writer.close()
 
@@ -98,7 +106,9 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     arrays = {name: reader.array(name) for name in reader.names}
     schema.verify(config, arrays)
     if shapes != {name: array.shape for name, array in arrays.items()}:
-        raise CheckpointError(f"cannot read {path}: {MANIFEST} and the tensors disagree; give a file that Triglot wrote")
+        raise CheckpointError(
+            f"cannot read {path}: {MANIFEST} and the tensors disagree; give a file that Triglot wrote"
+        )
     tensors = _MappedTensors(path, arrays, hashes if verify != "open" else {})
     if verify == "full":
         for name in tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 from .errors import ConfigError
 
@@ -92,8 +92,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every field, in the order of the class."""
-        fields = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        return {**dataclasses.asdict(self), "heads_on_top": list(self.heads_on_top)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
@@ -113,7 +112,9 @@ class ModelConfig:
         missing = sorted(required - set(fields))
         if missing:
             raise ConfigError(f"configuration: missing field {', '.join(missing)}; give each a value")
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        values = dict(fields)
+        if isinstance(heads := fields.get("heads_on_top"), list):
+            values["heads_on_top"] = tuple(cast("list[Any]", heads))
         return cls(**values)
 
 
@@ -130,10 +131,9 @@ def _check_types(config: ModelConfig) -> None:
             if value not in choices:
                 raise _refuse(field.name, value, f"one of {', '.join(choices)}")
         elif field.name == "heads_on_top":
-            if not isinstance(value, tuple) or not set(value) <= set(get_args(Head)):
-                raise _refuse(field.name, value, f"a list over {', '.join(get_args(Head))}")
-            if list(value) != sorted(set(value)):
-                raise _refuse(field.name, value, "each head once, in alphabetical order")
+            known = get_args(Head)
+            if value != tuple(head for head in known if head in config.heads_on_top):
+                raise _refuse(field.name, value, f"a list over {', '.join(known)}, in this order, each at most once")
         else:
             accepted = tuple(choices) if choices else (hint,)
             if float in accepted:
@@ -145,7 +145,15 @@ def _check_types(config: ModelConfig) -> None:
 
 
 def _check_sizes(config: ModelConfig) -> None:
-    sizes = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
+    sizes = (
+        "hidden_size",
+        "layers",
+        "heads",
+        "key_size",
+        "value_size",
+        "feed_forward_size",
+        "source_max_length",
+    )
     for name in sizes:
         if getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "a size of at least 1")

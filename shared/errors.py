@@ -16,6 +16,10 @@ class CheckpointError(TriglotError):
     """A checkpoint file is damaged, or its tensors do not match its configuration."""
 
 
+class OutputError(TriglotError):
+    """A file cannot be written where it was asked for."""
+
+
 class InputError(TriglotError):
     """Token ids, masks or other model inputs do not fit the model."""
 

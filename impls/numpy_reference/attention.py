@@ -27,7 +27,9 @@ class MultiHeadAttention:
         self.output = nn.Linear(values, config.hidden_size, bias=config.output_bias)
         self.dropout = nn.Dropout(config.attention_dropout)
 
-    def __call__(self, query: ndarray, key: ndarray, value: ndarray, allowed: ndarray, probe: Probe | None = None) -> ndarray:
+    def __call__(
+        self, query: ndarray, key: ndarray, value: ndarray, allowed: ndarray, probe: Probe | None = None
+    ) -> ndarray:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
         value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))

@@ -31,7 +31,9 @@ class Embeddings:
             self.task = nn.Embedding(config.tasks, config.hidden_size)
         self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config)
 
-    def __call__(self, token_ids: ndarray, segment_ids: ndarray, task_ids: ndarray, probe: Probe | None = None) -> ndarray:
+    def __call__(
+        self, token_ids: ndarray, segment_ids: ndarray, task_ids: ndarray, probe: Probe | None = None
+    ) -> ndarray:
         length = token_ids.shape[1]
         x = self.token(token_ids)
         if self.config.positions == "learned":

@@ -31,7 +31,7 @@ def masked_softmax(scores: ndarray, allowed: ndarray, config: ModelConfig) -> nd
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
     """
-    value = float(np.finfo(scores.real.dtype).min)
+    value = float(np.finfo(np.real(scores).dtype).min)
     if config.masking_value is not None:
         value = max(value, config.masking_value)
     if config.masking == "add":

@@ -59,8 +59,9 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        return tuple(self._tensor(array) for array in batch.arrays().values())
+    def _to_device(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> np.ndarray:
         return array.astype(self.dtype) if np.issubdtype(array.dtype, np.floating) else array

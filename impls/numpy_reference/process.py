@@ -28,6 +28,7 @@ class PrePostProcess:
     def __call__(self, x: ndarray, residual: ndarray | None = None, probe: Probe | None = None) -> ndarray:
         for command in self.commands:
             if command == "a":
+                assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))

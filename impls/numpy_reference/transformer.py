@@ -29,14 +29,24 @@ class Transformer:
         self.heads = Heads(config)
 
     def __call__(
-        self, source: ndarray, valid: ndarray, segment_ids: ndarray, task_ids: ndarray, probe: Probe | None = None
+        self,
+        source: ndarray,
+        valid: ndarray,
+        segment_ids: ndarray,
+        task_ids: ndarray,
+        probe: Probe | None = None,
     ) -> tuple[ndarray, dict[str, ndarray]]:
         """The output of the encoder, and the heads by name."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         return x, self.heads(x, probe=under(probe, "heads"))
 
     def encode(
-        self, source: ndarray, valid: ndarray, segment_ids: ndarray, task_ids: ndarray, probe: Probe | None = None
+        self,
+        source: ndarray,
+        valid: ndarray,
+        segment_ids: ndarray,
+        task_ids: ndarray,
+        probe: Probe | None = None,
     ) -> ndarray:
         """The output of the encoder."""
         x = source

@@ -32,7 +32,9 @@ class MultiHeadAttention(nn.Layer):
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
         value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
-        scores = observe(probe, "scores", paddle.matmul(query * self.config.key_size**-0.5, key.transpose([0, 1, 3, 2])))
+        scores = observe(
+            probe, "scores", paddle.matmul(query * self.config.key_size**-0.5, key.transpose([0, 1, 3, 2]))
+        )
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = paddle.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))

@@ -14,7 +14,7 @@ from ...shared.probe import Probe
 from . import masks, weights
 from .transformer import Transformer
 
-DTYPES = {"float32": "float32", "float64": "float64"}
+DTYPES = {"float32": paddle.float32, "float64": paddle.float64}
 
 
 class Model:
@@ -69,8 +69,9 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[paddle.Tensor, ...]:
-        return tuple(self._tensor(array) for array in batch.arrays().values())
+    def _to_device(self, batch: Batch) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor, paddle.Tensor]:
+        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> paddle.Tensor:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None

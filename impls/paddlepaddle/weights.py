@@ -11,7 +11,7 @@ from ...shared.checkpoint import Checkpoint
 from .transformer import Transformer
 
 
-def load(transformer: Transformer, checkpoint: Checkpoint, dtype: str) -> None:
+def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
     parameters = schema.parameters(checkpoint.config)
     transformer.to(dtype=dtype)
@@ -31,7 +31,7 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     return weights
 
 
-def _np2paddle(array: np.ndarray, dtype: str) -> paddle.Tensor:
+def _np2paddle(array: np.ndarray, dtype: paddle.dtype) -> paddle.Tensor:
     return paddle.to_tensor(array, dtype=dtype)
 
 

@@ -70,8 +70,9 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        return tuple(self._tensor(array) for array in batch.arrays().values())
+    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None

@@ -28,6 +28,7 @@ class PrePostProcess(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None, probe: Probe | None = None) -> Tensor:
         for command in self.commands:
             if command == "a":
+                assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))

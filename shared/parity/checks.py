@@ -53,7 +53,6 @@ class Expectation:
 
     truth: Mapping[str, Tensor]
     noise: Mapping[str, float]
-    replacements: Mapping[str, Tensor]
 
 
 def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check]:
@@ -70,27 +69,29 @@ def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check
     return checks
 
 
-def expect(check: Check, reference: Reference, config: ModelConfig, seed: int) -> Expectation:
+def replacements(check: Check, reference: Reference, config: ModelConfig, seed: int) -> Mapping[str, Tensor]:
+    """What is put in place of the named values in a check, float32; nothing where the model's own values flow."""
+    if check.values is None:
+        return {}
+    truth = reference.truth(check.batch, {})
+    if check.values == "truth":
+        return {name: value.astype(np.float32) for name, value in truth.items()}
+    return probes.replacements(check.values, activations(config), truth, seed)
+
+
+def expect(check: Check, replaced: Mapping[str, Tensor], reference: Reference, config: ModelConfig) -> Expectation:
     """Run the reference: once in float64, and ``NOISE_RUNS`` times in float32 with its sums in other orders."""
-    replacements: Mapping[str, Tensor] = {}
-    if check.values is not None:
-        plain = reference.truth(check.batch, {})
-        if check.values == "truth":
-            replacements = {name: value.astype(np.float32) for name, value in plain.items()}
-        else:
-            replacements = probes.replacements(check.values, activations(config), plain, seed)
-        del plain
-    truth = reference.truth(check.batch, replacements)
+    truth = reference.truth(check.batch, replaced)
     noise = dict.fromkeys(truth, 0.0)
     for run in range(NOISE_RUNS):
-        for name, value in reference.rounded(check.batch, replacements, seed=run).items():
+        for name, value in reference.rounded(check.batch, replaced, seed=run).items():
             noise[name] = max(noise[name], distance(value, truth[name], real(name, check.batch, config)))
-    return Expectation(truth, noise, replacements)
+    return Expectation(truth, noise)
 
 
-def run(model: Model, inputs: Batch, replacements: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def run(model: Model, inputs: Batch, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What an implementation gives in a check: every named value, and its masks as ``masks.<name>``."""
-    results = dict(model.trace(inputs, replacements))
+    results = dict(model.trace(inputs, replaced))
     results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
     return results
 
@@ -100,9 +101,9 @@ def expected_masks(inputs: Batch) -> dict[str, Tensor]:
     return {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
 
 
-def real(name: str, inputs: Batch, config: ModelConfig) -> Tensor | None:
+def real(name: str, inputs: Batch, config: ModelConfig) -> masks.Mask | None:
     """Where the named value belongs to real tokens: bool, broadcastable to the value; None: everywhere."""
-    selected: Tensor | None = None
+    selected: masks.Mask | None = None
     axes = activations(config)[name].axes
     for axis, meaning in enumerate(axes):
         if meaning in ("target", "source"):
@@ -113,9 +114,10 @@ def real(name: str, inputs: Batch, config: ModelConfig) -> Tensor | None:
     return selected
 
 
-def distance(value: Tensor, truth: Tensor, selected: Tensor | None) -> float:
+def distance(value: Tensor, truth: Tensor, selected: masks.Mask | None) -> float:
     """The largest absolute difference over what is selected; NaN if there is a NaN."""
-    difference = np.abs(value.astype(np.float64) - truth)
+    difference = np.subtract(value, truth, dtype=np.float64)
+    np.abs(difference, out=difference)
     return float(difference.max(initial=0.0, where=True if selected is None else selected))
 
 

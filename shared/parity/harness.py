@@ -13,7 +13,7 @@ from ..environment import environment
 from ..initializers import perturb
 from ..inputs import Batch
 from ..protocol import Reference
-from .checks import Weights, expect, plan
+from .checks import Weights, expect, plan, replacements
 from .judging import Subject, failure, judge, merge
 from .localisation import first_divergence
 from .pools import Pool
@@ -64,8 +64,11 @@ def compare(
     for done, check in enumerate(checks):
         if progress:
             progress(done, len(checks), check.name)
-        expectation = expect(check, references[id(weights[check.weights])], config, seed)
-        for framework, results in pool.run(check, expectation):
+        oracle = references[id(weights[check.weights])]
+        replaced = replacements(check, oracle, config, seed)
+        pool.start(check, replaced)
+        expectation = expect(check, replaced, oracle, config)  # while the workers work
+        for framework, results in pool.finish():
             subject = by_framework[framework]
             if isinstance(results, WorkerError):
                 rows.append(failure(subject, str(results)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..config import ModelConfig
+from ..masks import Mask
 from ..schema import Tensor
 from .budgets import budget, noise_in
 from .checks import MASKS, Check, Expectation, distance, expected_masks, real
@@ -23,7 +24,11 @@ class Subject:
 
 
 def judge(
-    subject: Subject, check: Check, expectation: Expectation, results: Mapping[str, Tensor], config: ModelConfig
+    subject: Subject,
+    check: Check,
+    expectation: Expectation,
+    results: Mapping[str, Tensor],
+    config: ModelConfig,
 ) -> list[Row]:
     """A row for each value that was expected, missing ones included, and for each that was not."""
     masks = expected_masks(check.batch)
@@ -32,9 +37,8 @@ def judge(
         noise = noise_in(subject.dtype, expectation.noise[name])
         selected = real(name, check.batch, config)
         rows.append(_judge_value(subject, check.name, name, truth, noise, results.get(name), selected))
-    for name in results:
-        if name not in expectation.truth and name not in masks:
-            rows.append(_diverged(subject, check.name, name, "the reference has no such value"))
+    unknown = [name for name in results if name not in expectation.truth and name not in masks]
+    rows += [_diverged(subject, check.name, name, "the reference has no such value") for name in unknown]
     return rows
 
 
@@ -58,7 +62,7 @@ def _judge_value(
     truth: Tensor,
     noise: float,
     value: Tensor | None,
-    selected: Tensor | None,
+    selected: Mask | None,
 ) -> Row:
     problem = _unlike(truth, value)
     if value is None or problem:
@@ -95,6 +99,4 @@ def _unlike(expected: Tensor, value: Tensor | None) -> str:
 
 
 def _diverged(subject: Subject, check: str, name: str, reason: str) -> Row:
-    return Row(
-        check, subject.framework, subject.mode, subject.dtype, name, None, None, None, "diverged", reason
-    )
+    return Row(check, subject.framework, subject.mode, subject.dtype, name, None, None, None, "diverged", reason)

@@ -16,8 +16,8 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
     local = [row.name for row in diverged if row.check in (MASKS, *LOCAL_CHECKS)]
     inherited = [row.name for row in diverged]
     place = {name: index for index, name in enumerate(order)}
-    for names, kind in ((local, "local"), (inherited, "inherited")):
-        if names:
-            # Masks, and values that no reference knows, have no place in the order of the computation.
-            return Divergence(min(names, key=lambda name: place.get(name, -1)), kind)
-    return None
+    if not diverged:
+        return None
+    # Masks, and values that no reference knows, have no place in the order of the computation: they come first.
+    first = min(local or inherited, key=lambda name: place.get(name, -1))
+    return Divergence(first, "local" if local else "inherited")

@@ -8,7 +8,7 @@ from .. import checkpoint, npz
 from ..checkpoint import Checkpoint
 from ..protocol import Model
 from ..schema import Tensor
-from .checks import Check, Expectation, Weights, run
+from .checks import Check, Weights, run
 from .workers import Worker, WorkerError
 
 Results = Mapping[str, Tensor]
@@ -17,8 +17,12 @@ Results = Mapping[str, Tensor]
 class Pool(Protocol):
     """The frameworks that take part."""
 
-    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
-        """Run one check in every framework that is still alive; one that fails leaves the pool."""
+    def start(self, check: Check, replacements: Results) -> None:
+        """Begin a check in every framework that is still alive."""
+        ...
+
+    def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
+        """What each framework got in the check begun; one that failed leaves the pool."""
         ...
 
     def close(self) -> None:
@@ -36,11 +40,16 @@ class LocalPool:
         self._weights = weights
         self._models: dict[tuple[str, int], Model] = {}
 
-    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
-        """See ``Pool.run``."""
+    def start(self, check: Check, replacements: Results) -> None:
+        """See ``Pool.start``."""
+        self._begun = (check, replacements)
+
+    def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
+        """See ``Pool.finish``."""
+        check, replacements = self._begun
         for framework in list(self._builders):
             try:
-                yield framework, run(self._model(framework, check), check.batch, expectation.replacements)
+                yield framework, run(self._model(framework, check), check.batch, replacements)
             except Exception as error:
                 del self._builders[framework]
                 yield framework, WorkerError(f"{type(error).__name__}: {error}")
@@ -86,19 +95,21 @@ class WorkerPool:
             worker.send({"framework": framework, "device": device, "dtype": dtype})
             self._workers[framework] = worker
 
-    def run(self, check: Check, expectation: Expectation) -> Iterator[tuple[str, Results | WorkerError]]:
-        """See ``Pool.run``."""
-        batch, replacements = self._folder / "batch.npz", self._folder / "replacements.npz"
-        npz.write(batch, check.batch.arrays())
-        npz.write(replacements, expectation.replacements)
+    def start(self, check: Check, replacements: Results) -> None:
+        """See ``Pool.start``."""
+        paths = {
+            "checkpoint": self._weights[check.weights],
+            "batch": self._folder / "batch.npz",
+            "replacements": self._folder / "replacements.npz",
+        }
+        npz.write(paths["batch"], check.batch.arrays())
+        npz.write(paths["replacements"], replacements)
         for framework, worker in self._workers.items():
-            request = {
-                "checkpoint": self._weights[check.weights],
-                "batch": batch,
-                "replacements": replacements,
-                "results": self._results(framework),
-            }
+            request = {**paths, "results": self._results(framework)}
             worker.send({key: str(path) for key, path in request.items()})
+
+    def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
+        """See ``Pool.finish``."""
         for framework, worker in list(self._workers.items()):
             try:
                 worker.receive()

@@ -4,6 +4,7 @@ The worker is ``python -m triglot.impls.worker``. It takes one JSON object a lin
 each with one line on its standard output; arrays travel in files. When its input ends, it ends.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -16,6 +17,9 @@ from typing import Any, cast
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
 
+# Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
+
 
 class WorkerError(Exception):
     """A worker gave no result; the message is the reason."""
@@ -27,7 +31,7 @@ class Worker:
     def __init__(self, command: Sequence[str], log: Path, threads: int, time_limit: float) -> None:
         self._time_limit = time_limit
         self._log = log
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "GLOG_minloglevel": "2"}
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -59,7 +63,9 @@ class Worker:
             line = self._answers.get(timeout=self._time_limit)
         except queue.Empty:
             self.close()
-            raise WorkerError(f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs") from None
+            raise WorkerError(
+                f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs"
+            ) from None
         if not line:
             self.close()
             raise WorkerError(f"{self._cause_of_death()}{self._last_words()}")
@@ -71,14 +77,10 @@ class Worker:
     def close(self) -> None:
         """End the process and its children."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
 
     def _listen(self) -> None:

@@ -14,7 +14,8 @@ def port(source: str | Path | Checkpoint, target: str | Path | None = None) -> C
     Raises:
         ModelNotFoundError: there is nothing at ``source``.
         PortingError: the folder is in no known dialect, or cannot be translated without loss.
-        CheckpointError: a checkpoint file is damaged, or ``target`` cannot be written.
+        CheckpointError: a checkpoint file is damaged.
+        OutputError: ``target`` cannot be written.
     """
     neutral = source if isinstance(source, Checkpoint) else _read(Path(source))
     if target is not None:

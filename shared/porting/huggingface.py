@@ -1,8 +1,8 @@
-"""Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them, a folder with ``config.json`` and
-``model.safetensors``.
+"""Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them.
 
-The table of modules is a bijection for any one configuration. Linear weights are (out, in) there and transposed
-here; which weights are linear is known from the schema, never guessed from a shape.
+A model is a folder with ``config.json`` and ``model.safetensors``. The table of modules is a bijection for any one
+configuration. Linear weights are (out, in) there and transposed here; which weights are linear is known from the
+schema, never guessed from a shape.
 """
 
 import json
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from .. import schema
 from ..checkpoint import Checkpoint
-from ..config import ModelConfig
+from ..config import Activation, ModelConfig
 from ..errors import PortingError
 from ..schema import Tensor
 
@@ -40,7 +40,7 @@ _LAYER_MODULES = {
     "feed_forward.output": "output.dense",
     "post_feed_forward.norm": "output.LayerNorm",
 }
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -69,8 +69,8 @@ def read(folder: Path) -> Checkpoint:
     problems += [f"no place for {name}" for name in tensors if name not in native.values()]
     if problems:
         raise PortingError(
-            f"cannot port {folder}: {'; '.join(problems)}; expected the encoder of a BERT or ERNIE and its pooler alone, "
-            "save the model without other heads"
+            f"cannot port {folder}: {'; '.join(problems)}; expected the encoder of a BERT or ERNIE and its pooler, "
+            "no more; save the model without other heads"
         )
     parameters = schema.parameters(config)
     return Checkpoint(
@@ -99,7 +99,9 @@ def names(config: ModelConfig) -> dict[str, str]:
             _, _, layer, path = path.split(".", 3)
             prefix, modules = f"encoder.layer.{layer}.", _LAYER_MODULES
         if path not in modules:
-            raise PortingError(f"the dialect huggingface has no name for {name}; it stores post-norm BERT and ERNIE alone")
+            raise PortingError(
+                f"the dialect huggingface has no name for {name}; it stores post-norm BERT and ERNIE alone"
+            )
         native_leaf = "weight" if parameter.role == "scale" else leaf
         table[name] = f"{prefix}{modules[path]}.{native_leaf}"
     return table
@@ -117,7 +119,11 @@ def configuration(fields: Mapping[str, Any], tensor_names: Iterable[str]) -> Mod
     activation = _field(fields, "hidden_act")
     if activation not in _ACTIVATIONS:
         raise _refuse("hidden_act", activation, f"one of {', '.join(_ACTIVATIONS)}")
-    for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
+    for name, only in (
+        ("position_embedding_type", "absolute"),
+        ("is_decoder", False),
+        ("add_cross_attention", False),
+    ):
         if fields.get(name, only) != only:
             raise _refuse(name, fields[name], repr(only))
     hidden_size, heads = _size(fields, "hidden_size"), _size(fields, "num_attention_heads")
@@ -163,8 +169,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_tensors(path: Path, model_type: str) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="numpy") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        with cast("Any", safe_open(path, framework="numpy")) as file:
+            found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except (OSError, SafetensorError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
     tensors: dict[str, Tensor] = {}

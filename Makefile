@@ -1,0 +1,37 @@
+# make parity   set up .venv and prove MiniLM identical in the three frameworks
+# make test     set up .venv and run the tests
+# make lint     set up .venv, then ruff and pyright
+# All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/ready
+MODEL ?= minilm
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: parity test lint format clean
+
+parity: $(READY)
+	$(BIN)/triglot parity $(MODEL)
+
+test: $(READY)
+	$(BIN)/pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf .venv build dist triglot.egg-info
+
+# One environment for everything: what CI tests is what the commands run in.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Triglot needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,text,peers,test,lint]'
+	touch $@

@@ -1,0 +1,64 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import OutputError
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Generator[BinaryIO]:
+    """A file that appears under ``path`` only when all of it is written and synced.
+
+    Raises:
+        OutputError: the target cannot be written; an old file of that name is unharmed.
+    """
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from error
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def check_target(path: Path) -> None:
+    """Find out, before any work is done, whether a file can be written to ``path``.
+
+    Raises:
+        OutputError: it is a folder, or its folder does not exist or cannot be written.
+    """
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

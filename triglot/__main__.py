@@ -1,0 +1,6 @@
+"""``python -m triglot`` is the command ``triglot``."""
+
+from triglot.cli import main
+
+if __name__ == "__main__":
+    main()

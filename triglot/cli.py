@@ -1,0 +1,205 @@
+"""The command line: options in, tables and exit codes out. The work is done by the public API.
+
+Exit codes: 0 all is well; 1 a divergence was found; 2 it could not run.
+"""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from triglot.shared import files
+from triglot.shared.errors import TriglotError
+
+app = typer.Typer(
+    name="triglot",
+    help="One Transformer in PyTorch, PaddlePaddle and JAX/Flax, proven to compute the same thing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended, by convention
+
+
+class Framework(StrEnum):
+    """The frameworks, as an option takes them."""
+
+    torch = "torch"
+    paddle = "paddle"
+    jax = "jax"
+
+
+class Dtype(StrEnum):
+    """The number formats, as an option takes them."""
+
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Device(StrEnum):
+    """The devices, as an option takes them."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A recipe, a neutral checkpoint, or a folder with config.json and model.safetensors.",
+    ),
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]
+
+
+@app.command()
+def parity(
+    model: ModelArgument,
+    framework: Annotated[
+        list[Framework] | None,
+        typer.Option(help="Compare this one; repeatable. Default: every installed one."),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="The number format to run in.")] = Dtype.float32,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
+    seed: SeedOption = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads per framework. Default: one per core.")] = None,
+    time_limit: Annotated[float, typer.Option(min=1, help="Seconds that a framework may take for a check.")] = 300,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Prove that every framework computes the same as the float64 reference, or say where one first does not."""
+    from triglot import api, models, tables  # noqa: PLC0415 (--help should not wait for NumPy)
+
+    _check_target(json_file)
+    source = models.resolve(model, seed)
+    batches, inputs = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
+    with tables.progress(f"parity of {source.name}", quiet=quiet) as progress:
+        report = api.check(
+            source.checkpoint,
+            [name.value for name in framework] if framework else None,
+            batches=batches,
+            device=device.value,
+            dtype=dtype.value,
+            seed=seed,
+            threads=threads,
+            time_limit=time_limit,
+            model=source.name,
+            inputs=inputs,
+            progress=progress,
+        )
+    _write_json(json_file, report.to_dict())
+    if not quiet:
+        tables.print_parity(report)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def port(
+    source: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a checkpoint.")],
+    target: Annotated[Path, typer.Argument(help="The neutral checkpoint to write, .npz.")],
+    quiet: QuietOption = False,
+) -> None:
+    """Write foreign weights as a neutral checkpoint."""
+    from triglot import api, tables  # noqa: PLC0415
+
+    checkpoint = api.port(source, target)
+    if not quiet:
+        tables.print_line(f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+
+
+@app.command()
+def inspect(
+    checkpoint: Annotated[Path, typer.Argument(help="A neutral checkpoint, or a model folder in a known dialect.")],
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what a checkpoint holds: configuration, tensors, sizes, digest. Every checksum is verified."""
+    from triglot import api, tables  # noqa: PLC0415
+
+    _check_target(json_file)
+    found = api.port(checkpoint)
+    contents = tables.contents(found)
+    _write_json(json_file, contents)
+    if not quiet:
+        tables.print_contents(contents)
+
+
+@app.command()
+def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
+    """List the recipes: the configurations that have a name."""
+    from triglot import api, tables  # noqa: PLC0415
+
+    _check_target(json_file)
+    configs = api.recipes()
+    _write_json(json_file, {name: config.to_dict() for name, config in configs.items()})
+    if not quiet:
+        tables.print_recipes(configs)
+
+
+@app.command()
+def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
+    """Say what is installed, and what is missing for which purpose."""
+    from triglot import api, tables  # noqa: PLC0415
+    from triglot.shared.environment import environment  # noqa: PLC0415
+
+    _check_target(json_file)
+    found = {**environment(), "frameworks": list(api.frameworks())}
+    _write_json(json_file, found)
+    if not quiet:
+        tables.print_doctor(found)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Take the options that stand before the command."""
+    context.obj = debug
+
+
+def main() -> None:
+    """Run the command line; every error is one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        _fail(f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'triglot'} --help")
+    except TriglotError as error:
+        if "--debug" in sys.argv[1:]:
+            raise
+        _fail(str(error))
+    except BrokenPipeError:
+        # The reader of our output is gone; let nothing complain while Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    if code == INTERRUPTED:
+        print("triglot: interrupted", file=sys.stderr)  # noqa: T201
+    sys.exit(code)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"triglot: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)
+
+
+def _check_target(path: Path | None) -> None:
+    """Refuse a target that cannot be written before the work, not after it."""
+    if path is not None:
+        files.check_target(path)
+
+
+def _write_json(path: Path | None, content: dict[str, Any]) -> None:
+    if path is not None:
+        with files.writing(path) as file:
+            file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")

@@ -1,0 +1,204 @@
+"""What the command line shows: tables on standard output, progress on standard error."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from triglot.shared import schema
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.config import ModelConfig
+from triglot.shared.parity import probes
+from triglot.shared.parity.checks import END_TO_END, LOCAL, MASKS
+from triglot.shared.parity.harness import Progress as Callback
+from triglot.shared.parity.reports import Report, Row, worst
+
+OUTPUT = "output"
+_STYLES = {
+    "pass": "green",
+    "diverged": "bold red",
+    "error": "bold yellow",
+    "skipped": "yellow",
+    "incomplete": "bold yellow",
+}
+
+# How the checks are gathered into lines: title, checks, and the one value that a line is about, if it is about one.
+_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
+    ("masks", (MASKS,), None),
+    ("output", (END_TO_END,), OUTPUT),
+    ("every value, end to end", (END_TO_END,), None),
+    ("every step alone", (LOCAL,), None),
+    ("every step on probes", probes.KINDS, None),
+    ("unusual inputs", ("length_one", "maximum_length", "repeated_tokens"), None),
+    ("worker", ("worker",), None),
+)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool) -> Iterator[Callback | None]:
+    """A progress bar on a terminal; nothing in a pipe."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+def print_parity(report: Report) -> None:
+    """One line for each framework and kind of check: its worst value, and how many times the noise that is off."""
+    console = _console()
+    console.print(f"{report.model}: {report.inputs}")
+    console.print(f"weights {report.weights_digest}")
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("framework", "check"):
+        table.add_column(column)
+    table.add_column("values", justify="right")
+    table.add_column("worst value")
+    for column in ("error", "noise", "times noise"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    for framework in report.frameworks:
+        for title, checks, value in _LINES:
+            rows = [row for row in report.rows if row.framework == framework and row.check in checks]
+            rows = [row for row in rows if value is None or row.name == value]
+            if rows:
+                _add_parity_line(table, framework, title, rows)
+        table.add_section()
+    console.print(table)
+    for framework, place in report.first_divergence.items():
+        console.print(f"first divergence of {framework}: {place.name} ({place.kind})")
+    for row in report.rows:
+        if row.verdict == "error":
+            console.print(f"{row.framework} gave no results: {row.reason}")
+    console.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
+
+
+def contents(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What ``triglot inspect`` shows, as plain JSON types."""
+    tensors = {
+        name: {
+            "dtype": tensor.dtype.name,
+            "shape": list(tensor.shape),
+            "axes": list(schema.parameters(checkpoint.config)[name].axes),
+            "bytes": tensor.nbytes,
+            "source": checkpoint.source_names.get(name),
+        }
+        for name, tensor in checkpoint.tensors.items()
+    }
+    return {
+        "digest": checkpoint.digest,
+        "parameters": sum(tensor.size for tensor in checkpoint.tensors.values()),
+        "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
+        "config": checkpoint.config.to_dict(),
+        "tensors": tensors,
+    }
+
+
+def print_contents(found: Mapping[str, Any]) -> None:
+    """The configuration, then a line for each tensor, then the totals."""
+    console = _console()
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("configuration")
+    table.add_column("")
+    for name, value in found["config"].items():
+        table.add_row(name, str(value))
+    console.print(table)
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("tensor")
+    table.add_column("axes")
+    for column in ("shape", "dtype", "bytes"):
+        table.add_column(column, justify="right")
+    for name, tensor in found["tensors"].items():
+        shape = " x ".join(map(str, tensor["shape"]))
+        table.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
+    console.print(table)
+    console.print(f"{len(found['tensors'])} tensors, {found['parameters']:,} parameters, {found['bytes']:,} bytes")
+    console.print(f"digest {found['digest']}")
+
+
+def print_recipes(configs: Mapping[str, ModelConfig]) -> None:
+    """A line for each recipe."""
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("recipe")
+    for column in ("layers", "hidden", "heads", "feed-forward", "vocabulary", "max length"):
+        table.add_column(column, justify="right")
+    for column in ("pre / post / final", "activation", "masking"):
+        table.add_column(column)
+    table.add_column("parameters", justify="right")
+    for name, config in configs.items():
+        sizes = (config.layers, config.hidden_size, config.heads, config.feed_forward_size)
+        table.add_row(
+            name,
+            *map(str, sizes),
+            str(config.source_vocabulary or "-"),
+            str(config.source_max_length),
+            " / ".join(process or "-" for process in (config.pre_process, config.post_process, config.final_process)),
+            config.activation,
+            config.masking,
+            f"{_parameter_count(config):,}",
+        )
+    _console().print(table)
+
+
+def print_doctor(found: Mapping[str, Any]) -> None:
+    """The environment, and for each framework whether it can be used."""
+    console = _console()
+    console.print(f"Python {found['python']}, {found['system']}, {found['cores']} cores, {found['processor']}")
+    for package, version in found["packages"].items():
+        console.print(f"{package:14}{version or 'not installed'}")
+    usable = ", ".join(found["frameworks"]) or "none; install triglot[torch], triglot[paddle] or triglot[jax]"
+    console.print(f"frameworks: {usable}")
+
+
+def print_line(line: str) -> None:
+    """One line, as it is."""
+    _console().print(line)
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width: cut nothing
+    return console
+
+
+def _add_parity_line(table: Table, framework: str, title: str, rows: list[Row]) -> None:
+    row = worst(rows)
+    table.add_row(
+        framework,
+        title,
+        str(len(rows)),
+        row.name or "-",
+        _number(row.error),
+        _number(row.noise),
+        "-" if row.times_noise is None else f"{row.times_noise:,.2f}",
+        Text(row.verdict, _STYLES[row.verdict]),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}" if value else "0"
+
+
+def _parameter_count(config: ModelConfig) -> int:
+    count = 0
+    for parameter in schema.parameters(config).values():
+        size = 1
+        for axis in parameter.shape:
+            size *= axis
+        count += size
+    return count

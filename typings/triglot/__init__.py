@@ -1,0 +1,1 @@
+../../triglot/__init__.py

@@ -1,0 +1,1 @@
+../../triglot/__main__.py
