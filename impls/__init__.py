@@ -10,7 +10,7 @@ from ..shared.protocol import Builder, Model
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
 
-_PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
+PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
     "torch": ("torch",),
     "paddle": ("paddle",),
@@ -30,11 +30,11 @@ def builder(framework: str) -> Builder:
     Raises:
         FrameworkError: the framework is unknown or not installed.
     """
-    if framework not in _PACKAGES:
-        raise FrameworkError(f"unknown framework {framework!r}; expected one of {', '.join(_PACKAGES)}")
+    if framework not in PACKAGES:
+        raise FrameworkError(f"unknown framework {framework!r}; expected one of {', '.join(PACKAGES)}")
     if not _is_installed(framework):
         raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
-    return importlib.import_module(f".{_PACKAGES[framework]}.model", __name__).Model
+    return importlib.import_module(f".{PACKAGES[framework]}.model", __name__).Model
 
 
 def build(framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> Model:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..shared import checkpoint, npz
-from ..shared.errors import TriglotError
 from ..shared.inputs import Batch
 from ..shared.parity.checks import run
+from ..shared.parity.workers import WorkerError
 from ..shared.protocol import Model
 from . import build
 
@@ -33,10 +33,8 @@ def main() -> None:
         try:
             _serve(request, settings, models)
             answer = {}
-        except TriglotError as error:
-            answer = {"error": str(error)}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        except WorkerError as error:
+            answer = {"error": str(error), "fatal": error.fatal}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
@@ -57,11 +55,17 @@ def _requests(source: BinaryIO) -> "queue.Queue[dict[str, Any]]":
 def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, Model]) -> None:
     path = request["checkpoint"]
     if path not in models:
-        models[path] = build(
-            settings["framework"], checkpoint.load(path), device=settings["device"], dtype=settings["dtype"]
-        )
-    batch = Batch(**_arrays(request["batch"]))
-    npz.write(Path(request["results"]), run(models[path], batch, _arrays(request["replacements"])))
+        try:
+            models[path] = build(
+                settings["framework"], checkpoint.load(path), device=settings["device"], dtype=settings["dtype"]
+            )
+        except Exception as error:
+            raise WorkerError.of(error, fatal=True) from error
+    try:
+        results = run(models[path], Batch(**_arrays(request["batch"])), _arrays(request["replacements"]))
+        npz.write(Path(request["results"]), results)
+    except Exception as error:
+        raise WorkerError.of(error, fatal=False) from error
 
 
 def _arrays(path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .config import ModelConfig
 from .errors import InputError
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int32]
 
 

@@ -11,7 +11,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 
 from .errors import CheckpointError
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 ALIGNMENT = 64
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file header, 30 bytes

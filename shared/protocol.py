@@ -10,7 +10,7 @@ from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .inputs import Batch
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 
 class Model(Protocol):

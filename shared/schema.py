@@ -7,7 +7,7 @@ loading, porting and inspection all read this one list.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from .config import ModelConfig
 from .errors import CheckpointError
 
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
-Tensor = npt.NDArray[np.generic]
+Tensor = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from triglot.shared import schema
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
 from triglot.shared.parity import probes
-from triglot.shared.parity.checks import END_TO_END, LOCAL, MASKS
+from triglot.shared.parity.checks import END_TO_END, LOCAL, MASKS, WORKER
 from triglot.shared.parity.harness import Progress as Callback
 from triglot.shared.parity.reports import Report, Row, worst
 
@@ -35,7 +35,7 @@ _LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("every step alone", (LOCAL,), None),
     ("every step on probes", probes.KINDS, None),
     ("unusual inputs", ("length_one", "maximum_length", "repeated_tokens"), None),
-    ("worker", ("worker",), None),
+    ("worker", (WORKER,), None),
 )
 
 
@@ -83,7 +83,7 @@ def print_parity(report: Report) -> None:
         console.print(f"first divergence of {framework}: {place.name} ({place.kind})")
     for row in report.rows:
         if row.verdict == "error":
-            console.print(f"{row.framework} gave no results: {row.reason}")
+            console.print(f"{row.framework} gave no results in {row.check}: {row.reason}")
     console.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
 
 

@@ -52,5 +52,5 @@ def _np2jax(array: np.ndarray, device: Any, dtype: type) -> jax.Array:
     return jax.device_put(np.asarray(array, dtype), device)
 
 
-def _jax2np(array: jax.Array) -> np.ndarray:
-    return np.asarray(array)
+def _jax2np(tensor: jax.Array) -> np.ndarray:
+    return np.asarray(tensor)

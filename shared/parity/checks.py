@@ -25,6 +25,7 @@ from . import probes
 from .budgets import NOISE_RUNS
 
 MASKS = "masks"
+WORKER = "worker"  # no check: the row of a framework that died or could not be built
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)

@@ -71,7 +71,7 @@ def compare(
         for framework, results in pool.finish():
             subject = by_framework[framework]
             if isinstance(results, WorkerError):
-                rows.append(failure(subject, str(results)))
+                rows.append(failure(subject, check, results))
             else:
                 rows += judge(subject, check, expectation, results, config)
     if progress:

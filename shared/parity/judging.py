@@ -10,8 +10,9 @@ from ..config import ModelConfig
 from ..masks import Mask
 from ..schema import Tensor
 from .budgets import budget, noise_in
-from .checks import MASKS, Check, Expectation, distance, expected_masks, real
+from .checks import MASKS, WORKER, Check, Expectation, distance, expected_masks, real
 from .reports import Row, worst
+from .workers import WorkerError
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ def merge(rows: Iterable[Row]) -> list[Row]:
     return [worst(group) for group in groups.values()]
 
 
-def failure(subject: Subject, reason: str) -> Row:
-    """The row of a framework that gave no results."""
-    return Row("worker", subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", reason)
+def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
+    """The row of a framework that gave no results: in this check, or, if it is gone, in this and all later ones."""
+    name = WORKER if error.fatal else check.name
+    return Row(name, subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", str(error))
 
 
 def _judge_value(

@@ -22,7 +22,7 @@ class Pool(Protocol):
         ...
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
-        """What each framework got in the check begun; one that failed leaves the pool."""
+        """What each framework got in the check begun; one whose error is fatal leaves the pool."""
         ...
 
     def close(self) -> None:
@@ -49,10 +49,17 @@ class LocalPool:
         check, replacements = self._begun
         for framework in list(self._builders):
             try:
-                yield framework, run(self._model(framework, check), check.batch, replacements)
+                model = self._model(framework, check)
             except Exception as error:
                 del self._builders[framework]
-                yield framework, WorkerError(f"{type(error).__name__}: {error}")
+                yield framework, WorkerError.of(error, fatal=True)
+                continue
+            try:
+                results = run(model, check.batch, replacements)
+            except Exception as error:
+                yield framework, WorkerError.of(error, fatal=False)
+            else:
+                yield framework, results
 
     def close(self) -> None:
         """See ``Pool.close``."""
@@ -114,7 +121,8 @@ class WorkerPool:
             try:
                 worker.receive()
             except WorkerError as error:
-                del self._workers[framework]
+                if error.fatal:
+                    del self._workers[framework]
                 yield framework, error
             else:
                 reader = npz.Reader(self._results(framework))

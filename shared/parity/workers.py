@@ -4,6 +4,8 @@ The worker is ``python -m triglot.impls.worker``. It takes one JSON object a lin
 each with one line on its standard output; arrays travel in files. When its input ends, it ends.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -15,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from ..errors import TriglotError
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
 
 # Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
@@ -22,7 +26,17 @@ _QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
 
 
 class WorkerError(Exception):
-    """A worker gave no result; the message is the reason."""
+    """A framework gave no result; the message is the reason. ``fatal``: it will not give any other either."""
+
+    def __init__(self, reason: str, *, fatal: bool) -> None:
+        super().__init__(reason)
+        self.fatal = fatal
+
+    @classmethod
+    def of(cls, error: Exception, *, fatal: bool) -> WorkerError:
+        """What the framework raised, in one line."""
+        reason = " ".join(str(error).split())
+        return cls(reason if isinstance(error, TriglotError) else f"{type(error).__name__}: {reason}", fatal=fatal)
 
 
 class Worker:
@@ -57,22 +71,24 @@ class Worker:
         """Wait until the worker has done what was asked.
 
         Raises:
-            WorkerError: it failed, died, or took longer than the time limit; in every case it is closed.
+            WorkerError: it failed, died, or took longer than the time limit; if that is fatal, it is closed.
         """
         try:
             line = self._answers.get(timeout=self._time_limit)
         except queue.Empty:
             self.close()
             raise WorkerError(
-                f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs"
+                f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs", fatal=True
             ) from None
         if not line:
             self.close()
-            raise WorkerError(f"{self._cause_of_death()}{self._last_words()}")
+            raise WorkerError(f"{self._cause_of_death()}{self._last_words()}", fatal=True)
         answer = cast("dict[str, Any]", json.loads(line))
         if "error" in answer:
-            self.close()
-            raise WorkerError(str(answer["error"]))
+            error = WorkerError(str(answer["error"]), fatal=bool(answer["fatal"]))
+            if error.fatal:
+                self.close()
+            raise error
 
     def close(self) -> None:
         """End the process and its children."""
@@ -93,7 +109,8 @@ class Worker:
     def _cause_of_death(self) -> str:
         code = self._process.returncode
         if code < 0:
-            return f"died by signal {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
+            return f"died by signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
         return f"ended with exit code {code}"
 
     def _last_words(self) -> str:

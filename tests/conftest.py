@@ -1,0 +1,54 @@
+"""Fixtures for all tests. A framework is a parameter of a test, never a loop in it; a missing one is a failure."""
+
+import os
+
+# Two test processes share two cores: frameworks that spin on both would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NPROC", "1")
+
+import pytest
+
+from triglot import impls
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.initializers import initialize, perturb
+from triglot.shared.recipes import recipe
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--frameworks",
+        default=",".join(impls.FRAMEWORKS),
+        help="test these alone, separated by commas; for an environment that cannot hold all of them",
+    )
+
+
+def pytest_configure(config):
+    unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
+    if unknown:
+        raise pytest.UsageError(f"unknown frameworks {sorted(unknown)}; known are {list(impls.FRAMEWORKS)}")
+
+
+def pytest_report_header(config):
+    return f"frameworks: {', '.join(_frameworks(config))}"
+
+
+def pytest_generate_tests(metafunc):
+    if "framework" in metafunc.fixturenames:
+        metafunc.parametrize("framework", _frameworks(metafunc.config))
+    if "implementation" in metafunc.fixturenames:
+        metafunc.parametrize("implementation", [*_frameworks(metafunc.config), impls.REFERENCE])
+
+
+@pytest.fixture
+def make_checkpoint():
+    """A recipe or a configuration as a checkpoint in which no norm and no bias is the identity."""
+
+    def make(recipe_or_config, seed=0):
+        config = recipe(recipe_or_config) if isinstance(recipe_or_config, str) else recipe_or_config
+        return Checkpoint(config, perturb(initialize(config, seed), seed))
+
+    return make
+
+
+def _frameworks(config):
+    return config.getoption("--frameworks").split(",")
