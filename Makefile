@@ -1,6 +1,7 @@
 # make parity   set up .venv and prove MiniLM identical in the three frameworks
 # make test     set up .venv and run the tests
 # make lint     set up .venv, then ruff and pyright
+# make startup  set up .venv and measure how long the command takes to start
 # All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -9,7 +10,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format clean
+.PHONY: parity test lint format startup clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -21,6 +22,9 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+
+startup: $(READY)
+	$(BIN)/python -m triglot.bench.startup
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -7,10 +7,10 @@ file with a batch, one with replacements, and where to put the results.
 import json
 import os
 import queue
-import sys
 import threading
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..shared import checkpoint, npz
 from ..shared.inputs import Batch
@@ -25,7 +25,8 @@ def main() -> None:
     # Frameworks print what they like; the answers need a channel of their own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    requests = _requests(sys.stdin.buffer)
+    # Unbuffered: a buffer has a lock, and a thread that waits while it holds one makes the interpreter's end a crash.
+    requests = _requests(open(0, "rb", buffering=0, closefd=False))  # noqa: SIM115 (open as long as the process)
     settings = requests.get()
     models: dict[str, Model] = {}
     while True:
@@ -39,7 +40,7 @@ def main() -> None:
         answers.flush()
 
 
-def _requests(source: BinaryIO) -> "queue.Queue[dict[str, Any]]":
+def _requests(source: FileIO) -> "queue.Queue[dict[str, Any]]":
     """The requests, read in a thread: when the harness is gone, so is the worker, whatever it is busy with."""
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
 

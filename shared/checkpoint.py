@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import files, npz, schema
+from .arrays import Array
 from .config import ModelConfig
 from .errors import CheckpointError
-from .schema import Tensor
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
@@ -36,7 +36,7 @@ class Checkpoint:
     def __init__(
         self,
         config: ModelConfig,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(tensors, _MappedTensors):  # a file's manifest has been verified already
@@ -116,15 +116,15 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     return Checkpoint(config, tensors, source_names)
 
 
-class _MappedTensors(Mapping[str, Tensor]):
+class _MappedTensors(Mapping[str, Array]):
     """Arrays of a mapped file; each is compared with its hash when it is first read."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, Tensor], unverified: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, arrays: Mapping[str, Array], unverified: Mapping[str, str]) -> None:
         self._path = path
         self._arrays = arrays
         self._unverified = dict(unverified)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         array = self._arrays[name]
         if name in self._unverified:
             if _sha256(array) != self._unverified[name]:
@@ -142,13 +142,13 @@ class _MappedTensors(Mapping[str, Tensor]):
         return len(self._arrays)
 
 
-def _sha256(tensor: Tensor) -> str:
+def _sha256(tensor: Array) -> str:
     # A copy is made only of what is not little-endian and contiguous already.
     data = tensor.astype(tensor.dtype.newbyteorder("<"), order="C", copy=False)
     return hashlib.sha256(data.data).hexdigest()
 
 
-def _entry(tensor: Tensor) -> dict[str, Any]:
+def _entry(tensor: Array) -> dict[str, Any]:
     return {"dtype": tensor.dtype.name, "shape": list(tensor.shape), "sha256": _sha256(tensor)}
 
 

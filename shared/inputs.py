@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .arrays import Array, Bools, Int32s
 from .config import ModelConfig
 from .errors import InputError
-
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -27,9 +24,9 @@ class Batch:
     """
 
     source: Array
-    valid: npt.NDArray[np.bool_]
-    segment_ids: Ids
-    task_ids: Ids
+    valid: Bools
+    segment_ids: Int32s
+    task_ids: Int32s
 
     def arrays(self) -> dict[str, Array]:
         """The four arrays by name, to be written to a file."""
@@ -128,7 +125,7 @@ def _source(config: ModelConfig, source: Array) -> Array:
     return _in_range("token_ids", source, config.source_vocabulary)
 
 
-def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Ids:
+def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Int32s:
     if ids is None:
         return np.zeros(shape, np.int32)
     ids = np.asarray(ids)
@@ -139,7 +136,7 @@ def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Ids:
     return _in_range(name, ids, vocabulary)
 
 
-def _in_range(name: str, ids: Array, vocabulary: int) -> Ids:
+def _in_range(name: str, ids: Array, vocabulary: int) -> Int32s:
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= vocabulary:
         raise InputError(

@@ -11,15 +11,13 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 
+from .arrays import Array
 from .errors import CheckpointError
-
-Array = npt.NDArray[Any]
 
 ALIGNMENT = 64
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file header, 30 bytes

@@ -3,11 +3,12 @@
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
+
+from .arrays import Float64s
 
 
 @cache
-def sinusoidal(length: int, hidden_size: int) -> npt.NDArray[np.float64]:
+def sinusoidal(length: int, hidden_size: int) -> Float64s:
     """Sine in the even, cosine in the odd dimensions, (length, D); "Attention is all you need", section 3.5.
 
     Dimensions 2i and 2i + 1 share the angle ``position / 10000^(2i / D)``. The table is read-only.

@@ -3,14 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from .arrays import Array, Bools
 from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .inputs import Batch
-
-Array = npt.NDArray[Any]
 
 
 class Model(Protocol):
@@ -38,7 +34,7 @@ class Model(Protocol):
         """The output of each head by name: "pooler" (B, D). Arguments as in ``encode``."""
         ...
 
-    def masks(self, valid: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.bool_]]:
+    def masks(self, valid: Bools) -> dict[str, Bools]:
         """The masks that the framework builds from ``valid`` (B, S), as in ``shared/masks.py``."""
         ...
 

@@ -7,16 +7,15 @@ loading, porting and inspection all read this one list.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from .arrays import Array
 from .config import ModelConfig
 from .errors import CheckpointError
 
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
-Tensor = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def parameters(config: ModelConfig) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in _model(config)}
 
 
-def verify(config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     """Compare ``tensors`` with the schema: names in both directions, shapes, dtypes.
 
     Raises:

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
-_LONGEST = 500  # characters; what is longer is a list, and what has a bar is a table
+# What is longer is a list, what has a bar is a table, and what has fewer words is a fragment.
+_LONGEST = 300
+_FEWEST_SPACES = 3
 
 
 def sentences(count: int) -> list[str]:
-    """``count`` sentences of very different lengths, spread over the whole manual; the same on every call.
+    """``count`` sentences of very different lengths from the whole manual; the same on every call.
 
-    Sorted by length, the manual's sentences are cut into ``count`` equal parts, and one is taken from the middle of
-    each, but for the two ends: the shortest and the longest. Then they are mixed, so that each batch has padding.
+    Of the manual's sentences sorted by length, every n-th is taken, the shortest and the longest included. Then they
+    are mixed, so that each batch has padding.
     """
     found: set[str] = set()
     for name in sorted(topics):
         for paragraph in topics[name].split("\n\n"):
             if not paragraph.startswith(" "):  # indented paragraphs are code and tables
                 found.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
-    ordered = sorted(
-        (text for text in found if len(text) <= _LONGEST and "|" not in text),
-        key=lambda sentence: (len(sentence), sentence),
-    )
+    prose = [text for text in found if len(text) <= _LONGEST and "|" not in text and text.count(" ") >= _FEWEST_SPACES]
+    ordered = sorted(prose, key=lambda sentence: (len(sentence), sentence))
     places = np.linspace(0, len(ordered) - 1, count).round().astype(int)
     mixed = np.random.default_rng(0).permutation(places)
     return [ordered[int(place)] for place in mixed]

@@ -1,9 +1,8 @@
 """The public functions: thin, each puts together what ``shared`` and ``impls`` offer."""
 
-import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +15,6 @@ from triglot.shared.config import ModelConfig
 from triglot.shared.errors import FrameworkError
 from triglot.shared.initializers import initialize as draw
 from triglot.shared.inputs import Batch, random_batches
-from triglot.shared.parity import harness
-from triglot.shared.parity.judging import Subject
-from triglot.shared.parity.pools import LocalPool, WorkerPool
 from triglot.shared.parity.reports import Report
 from triglot.shared.porting import port
 from triglot.shared.protocol import Reference
@@ -71,7 +67,7 @@ def check(
     time_limit: float = 300.0,
     model: str = "checkpoint",
     inputs: str | None = None,
-    progress: harness.Progress | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Prove, or disprove, that every framework computes what ``checkpoint`` says.
 
@@ -82,7 +78,13 @@ def check(
     Raises:
         FrameworkError: a framework is unknown or not installed, none is installed, or the dtype is unknown.
     """
-    asked = tuple(dict.fromkeys(frameworks or impls.installed()))
+    # Imported here: who only loads weights should not wait for the harness.
+    from triglot.shared.environment import cores  # noqa: PLC0415
+    from triglot.shared.parity import harness  # noqa: PLC0415
+    from triglot.shared.parity.judging import Subject  # noqa: PLC0415
+    from triglot.shared.parity.pools import LocalPool, WorkerPool  # noqa: PLC0415
+
+    asked = tuple(dict.fromkeys(impls.installed() if frameworks is None else frameworks))
     _check_frameworks(asked)
     if dtype not in ("float32", "float64"):
         raise FrameworkError(f"unknown dtype {dtype!r}; expected float32 or float64")
@@ -100,7 +102,7 @@ def check(
                 command=[sys.executable, "-P", "-m", "triglot.impls.worker"],
                 device=device,
                 dtype=dtype,
-                threads=threads or len(os.sched_getaffinity(0)),
+                threads=threads or cores(),
                 time_limit=time_limit,
             )
         else:

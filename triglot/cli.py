@@ -171,7 +171,7 @@ def options(
 def main() -> None:
     """Run the command line; every error is one line on standard error and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         _fail(f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'triglot'} --help")

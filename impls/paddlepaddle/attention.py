@@ -26,15 +26,14 @@ class MultiHeadAttention(nn.Layer):
         self.key = nn.Linear(config.hidden_size, keys, bias_attr=None if config.projection_bias else False)
         self.value = nn.Linear(config.hidden_size, values, bias_attr=None if config.projection_bias else False)
         self.output = nn.Linear(values, config.hidden_size, bias_attr=None if config.output_bias else False)
-        self.dropout = nn.Dropout(config.attention_dropout)
+        self.dropout = nn.Dropout(config.attention_dropout, mode="upscale_in_train")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
         value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
-        scores = observe(
-            probe, "scores", paddle.matmul(query * self.config.key_size**-0.5, key.transpose([0, 1, 3, 2]))
-        )
+        scores = paddle.matmul(query * self.config.key_size**-0.5, key.transpose([0, 1, 3, 2]))
+        scores = observe(probe, "scores", scores)
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = paddle.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))

@@ -27,7 +27,7 @@ class FeedForward(nn.Layer):
         self.inner = nn.Linear(config.hidden_size, config.feed_forward_size)
         self.output = nn.Linear(config.feed_forward_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout = nn.Dropout(config.feed_forward_dropout)
+        self.dropout = nn.Dropout(config.feed_forward_dropout, mode="upscale_in_train")
 
     def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
         x = observe(probe, "inner", self.inner(x))

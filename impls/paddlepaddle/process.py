@@ -23,7 +23,7 @@ class PrePostProcess(nn.Layer):
         if "n" in commands:
             self.norm = LayerNorm(config)
         if "d" in commands:
-            self.dropout = nn.Dropout(dropout)
+            self.dropout = nn.Dropout(dropout, mode="upscale_in_train")
 
     def forward(self, x: Tensor, residual: Tensor | None = None, probe: Probe | None = None) -> Tensor:
         for command in self.commands:

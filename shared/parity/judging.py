@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Array, Bools
 from ..config import ModelConfig
-from ..masks import Mask
-from ..schema import Tensor
 from .budgets import budget, noise_in
 from .checks import MASKS, WORKER, Check, Expectation, distance, expected_masks, real
 from .reports import Row, worst
@@ -28,7 +27,7 @@ def judge(
     subject: Subject,
     check: Check,
     expectation: Expectation,
-    results: Mapping[str, Tensor],
+    results: Mapping[str, Array],
     config: ModelConfig,
 ) -> list[Row]:
     """A row for each value that was expected, missing ones included, and for each that was not."""
@@ -61,10 +60,10 @@ def _judge_value(
     subject: Subject,
     check: str,
     name: str,
-    truth: Tensor,
+    truth: Array,
     noise: float,
-    value: Tensor | None,
-    selected: Mask | None,
+    value: Array | None,
+    selected: Bools | None,
 ) -> Row:
     problem = _unlike(truth, value)
     if value is None or problem:
@@ -80,7 +79,7 @@ def _judge_value(
     return Row(check, subject.framework, subject.mode, subject.dtype, name, error, noise, limit, verdict, reason)
 
 
-def _judge_mask(subject: Subject, name: str, mask: Tensor, value: Tensor | None) -> Row:
+def _judge_mask(subject: Subject, name: str, mask: Array, value: Array | None) -> Row:
     problem = _unlike(mask, value)
     if value is None or problem:
         return _diverged(subject, MASKS, name, problem)
@@ -92,7 +91,7 @@ def _judge_mask(subject: Subject, name: str, mask: Tensor, value: Tensor | None)
     return Row(MASKS, subject.framework, subject.mode, subject.dtype, name, float(wrong), 0.0, 0.0, verdict, reason)
 
 
-def _unlike(expected: Tensor, value: Tensor | None) -> str:
+def _unlike(expected: Array, value: Array | None) -> str:
     if value is None:
         return "the value is missing"
     if value.shape != expected.shape:

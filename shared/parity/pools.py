@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Protocol
 
 from .. import checkpoint, npz
+from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..protocol import Model
-from ..schema import Tensor
 from .checks import Check, Weights, run
 from .workers import Worker, WorkerError
 
-Results = Mapping[str, Tensor]
+Results = Mapping[str, Array]
 
 
 class Pool(Protocol):
@@ -97,10 +97,14 @@ class WorkerPool:
                 checkpoint.save(tensors, written[id(tensors)])
             self._weights[name] = written[id(tensors)]
         self._workers: dict[str, Worker] = {}
-        for framework in frameworks:
-            worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
-            worker.send({"framework": framework, "device": device, "dtype": dtype})
-            self._workers[framework] = worker
+        try:
+            for framework in frameworks:
+                worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
+                self._workers[framework] = worker
+                worker.send({"framework": framework, "device": device, "dtype": dtype})
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, check: Check, replacements: Results) -> None:
         """See ``Pool.start``."""

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ..activations import Activation
-from ..schema import Tensor
+from ..arrays import Array, Float32s
 
 Kind = Literal["normal", "low_variance", "large"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large")
@@ -25,16 +24,14 @@ _SMALLEST_EXPONENT = -6
 
 
 def replacements(
-    kind: Kind, values: Mapping[str, Activation], truth: Mapping[str, Tensor], seed: int
-) -> dict[str, npt.NDArray[np.float32]]:
+    kind: Kind, values: Mapping[str, Activation], truth: Mapping[str, Array], seed: int
+) -> dict[str, Float32s]:
     """A float32 array for each named value, of the shape that it has in ``truth``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
     return {name: _fresh(kind, activation, truth[name].shape, generator) for name, activation in values.items()}
 
 
-def _fresh(
-    kind: Kind, activation: Activation, shape: tuple[int, ...], generator: np.random.Generator
-) -> npt.NDArray[np.float32]:
+def _fresh(kind: Kind, activation: Activation, shape: tuple[int, ...], generator: np.random.Generator) -> Float32s:
     fresh = generator.standard_normal(shape, np.float32)
     if activation.name.endswith(".weights"):
         weights = np.exp(fresh)

@@ -56,7 +56,8 @@ class Worker:
                 start_new_session=True,  # its children too can be killed, and Ctrl-C reaches the harness alone
             )
         self._answers: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Ask for something; ``receive`` waits for the answer."""
@@ -93,11 +94,14 @@ class Worker:
     def close(self) -> None:
         """End the process and its children."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._listener.join()
+        self._process.stdout.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -14,10 +14,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from .. import schema
+from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..config import Activation, ModelConfig
 from ..errors import PortingError
-from ..schema import Tensor
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -167,13 +167,13 @@ def _read_config(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-def _read_tensors(path: Path, model_type: str) -> dict[str, Tensor]:
+def _read_tensors(path: Path, model_type: str) -> dict[str, Array]:
     try:
         with cast("Any", safe_open(path, framework="numpy")) as file:
-            found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            found: dict[str, Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except (OSError, SafetensorError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Array] = {}
     for name, tensor in found.items():
         # Task models put the body under the name of its type; files from before 2019 say gamma and beta.
         plain = name.removeprefix(f"{model_type}.")

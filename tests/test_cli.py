@@ -1,0 +1,182 @@
+"""The command line: what it prints, writes and returns, and one line for each error."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import triglot
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "triglot", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
+
+
+@pytest.fixture
+def checkpoint_file(tmp_path, make_checkpoint):
+    path = tmp_path / "model.npz"
+    triglot.save(make_checkpoint("bert-base-tiny"), path)
+    return path
+
+
+def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framework, checkpoint_file, tmp_path):
+    target = tmp_path / "report.json"
+    result = run("parity", checkpoint_file, "--framework", framework, "--threads", 1, "--json", target)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "verdict: pass"
+    for check in ("masks", "output", "every value, end to end", "every step alone", "every step on probes"):
+        (line,) = [line for line in lines if line.split("  ")[0].strip() == framework and f" {check} " in line]
+        assert line.split()[-1] == "pass"
+    report = json.loads(target.read_text())
+    assert report["schema"] == "triglot.parity/1"
+    assert report["verdict"] == "pass"
+    assert report["model"] == str(checkpoint_file)
+    assert report["weights_digest"] == triglot.load(checkpoint_file).digest
+    assert {row["framework"] for row in report["checks"]} == {framework}
+
+
+def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
+    """The same command, with a framework whose activation was swapped while nobody looked."""
+    patch = tmp_path / "sitecustomize.py"
+    patch.write_text(
+        "import sys\n"
+        "if 'triglot.impls.worker' in sys.orig_argv:\n"
+        "    import functools, torch.nn.functional as functional\n"
+        "    right = functional.gelu\n"
+        "    functional.gelu = lambda x, approximate: right(x, approximate='tanh')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, env=environment)
+    assert result.returncode == 1
+    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local)" in result.stdout
+    assert result.stdout.splitlines()[-1] == "verdict: diverged"
+
+
+def test_parity_float64(checkpoint_file, framework):
+    result = run("parity", checkpoint_file, "--framework", framework, "--dtype", "float64", "--threads", 1)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_quiet_prints_nothing(checkpoint_file):
+    result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, "--quiet")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_recipe_names_the_seed_of_its_weights():
+    first, second = (
+        run("parity", "dygraph-tiny", "--framework", "torch", "--threads", 1, "--seed", seed).stdout for seed in (0, 1)
+    )
+    assert first.splitlines()[1].startswith("weights ")
+    assert first.splitlines()[1] != second.splitlines()[1]
+
+
+def test_inspect_shows_configuration_tensors_sizes_and_digest(checkpoint_file, tmp_path):
+    target = tmp_path / "contents.json"
+    result = run("inspect", checkpoint_file, "--json", target)
+    assert (result.returncode, result.stderr) == (0, "")
+    checkpoint = triglot.load(checkpoint_file)
+    assert f"digest {checkpoint.digest}" in result.stdout
+    assert "39 tensors, 12,968 parameters, 51,872 bytes" in result.stdout
+    assert "embeddings.token.weight" in result.stdout
+    assert "vocabulary, hidden" in result.stdout
+    contents = json.loads(target.read_text())
+    assert contents["config"] == checkpoint.config.to_dict()
+    assert contents["digest"] == checkpoint.digest
+    assert contents["tensors"].keys() == checkpoint.tensors.keys()
+    assert contents["tensors"]["heads.pooler.bias"] == {
+        "dtype": "float32",
+        "shape": [24],
+        "axes": ["hidden"],
+        "bytes": 96,
+        "source": None,
+    }
+
+
+def test_port_writes_a_checkpoint_that_knows_its_sources(tmp_path):
+    from triglot.models import resolve
+
+    target = tmp_path / "minilm.npz"
+    tokenizer = resolve("minilm").tokenizer
+    assert tokenizer is not None
+    result = run("port", tokenizer.parent, target)
+    assert (result.returncode, result.stderr) == (0, "")
+    checkpoint = triglot.load(target, verify="full")
+    assert checkpoint.digest in result.stdout
+    assert checkpoint.config == triglot.recipes()["minilm"]
+    assert checkpoint.source_names["embeddings.token.weight"] == "embeddings.word_embeddings.weight"
+
+
+def test_recipes_lists_them_all(tmp_path):
+    result = run("recipes", "--json", tmp_path / "recipes.json")
+    listed = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    assert set(triglot.recipes()) <= set(listed)
+    content = json.loads((tmp_path / "recipes.json").read_text())
+    assert content == {name: config.to_dict() for name, config in triglot.recipes().items()}
+
+
+def test_doctor_names_versions(framework):
+    result = run("doctor")
+    assert result.returncode == 0
+    assert framework in result.stdout.splitlines()[-1]
+    assert f"numpy         {np.__version__}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["parity", "nothing"],
+            "'nothing' is neither a recipe nor a path; give a checkpoint, a model folder,",
+        ),
+        (["parity"], "Missing argument 'MODEL'; see triglot parity --help"),
+        (["parity", "minilm", "--framework", "caffe"], "Invalid value for '--framework': "),
+        (["parity", "minilm", "--dtype", "int8"], "Invalid value for '--dtype': "),
+        (["parity", "minilm", "--device", "tpu"], "Invalid value for '--device': "),
+        (["parity", "minilm", "--threads", "0"], "Invalid value for '--threads': "),
+        (
+            ["parity", "minilm", "--json", "/no/such/folder/x.json"],
+            "folder /no/such/folder does not exist; create it",
+        ),
+        (["parity", "minilm", "--json", "/"], "cannot write /: it is a folder; give the name of a file"),
+        (["parity", "minilm", "--bogus"], "No such option: --bogus"),
+        (["bogus"], "No such command 'bogus'; see triglot --help"),
+        (["inspect", "/no/such/file"], "/no/such/file does not exist; give a checkpoint file or a model folder"),
+        (["inspect", __file__], "it is not a zip archive; give a file that Triglot wrote"),
+        (["port", "/", "target.npz"], "/ is in no known dialect; expected config.json and model.safetensors in it"),
+    ],
+)
+def test_error_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("triglot: ")
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback():
+    result = run("--debug", "parity", "nothing")
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr
+    assert "ModelNotFoundError" in result.stderr
+
+
+def test_no_device_is_said_by_the_framework(checkpoint_file, framework):
+    result = run("parity", checkpoint_file, "--framework", framework, "--device", "cuda", "--threads", 1)
+    assert result.returncode == 2
+    assert "no cuda device was found; choose device 'cpu'" in result.stdout
+    assert result.stdout.splitlines()[-1] == "verdict: error"
+
+
+def test_closed_pipe_is_no_traceback():
+    process = subprocess.Popen(
+        f"{sys.executable} -m triglot recipes | true", shell=True, stderr=subprocess.PIPE, text=True
+    )
+    _, errors = process.communicate(timeout=60)
+    assert errors == ""

@@ -1,0 +1,439 @@
+"""The container and the files it goes into: what NumPy and zip tools read, and what the reader refuses."""
+
+import errno
+import io
+import os
+import re
+import stat
+import struct
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from triglot.shared import files, npz
+from triglot.shared.errors import CheckpointError, OutputError
+
+DTYPES = [f"{order}{kind}" for order in "<>" for kind in ("f2", "f4", "f8", "i2", "i4", "i8", "u2", "u4", "u8", "c8")]
+DTYPES += ["|i1", "|u1", "|b1"]
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "arrays.npz"
+
+
+def npy(shape, payload, dtype="<f4", order=False):
+    """One ``.npy`` as bytes, with a header that states what it is told to."""
+    content = io.BytesIO()
+    header = {"descr": dtype, "fortran_order": order, "shape": shape}
+    np.lib.format.write_array_header_1_0(content, header)
+    return content.getvalue() + payload
+
+
+def write_zip(path, *members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+
+
+def payload_offsets(path):
+    """Where the bytes of each member begin in the file, read from its local zip header as the format describes it."""
+    content = path.read_bytes()
+    offsets = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            start = member.header_offset
+            assert content[start : start + 4] == b"PK\x03\x04"
+            name_length, extra_length = struct.unpack("<2H", content[start + 26 : start + 30])
+            offsets[member.filename] = start + 30 + name_length + extra_length
+    return offsets
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z0-9._ü]{1,40}", fullmatch=True), ARRAYS, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_numpy_and_the_reader_read_back_what_was_written(arrays):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "arrays.npz"
+        npz.write(path, arrays)
+        reader = npz.Reader(path)
+        assert reader.names == list(arrays)
+        with np.load(path) as theirs:
+            assert theirs.files == list(arrays)
+            for name, array in arrays.items():
+                little_endian = array.astype(array.dtype.newbyteorder("<"))
+                for found in (theirs[name], reader.array(name)):
+                    assert found.dtype == little_endian.dtype
+                    assert found.shape == array.shape
+                    assert found.tobytes() == little_endian.tobytes()  # NaN payloads and signed zeros included
+
+
+def test_layout_in_memory_does_not_show_in_the_file(tmp_path):
+    matrix = np.arange(24, dtype=np.float32).reshape(4, 6)
+    layouts = {
+        "plain": matrix,
+        "transposed": np.ascontiguousarray(matrix.T).T,
+        "fortran": np.asfortranarray(matrix),
+        "strided": np.repeat(matrix, 2, axis=1)[:, ::2],
+        "reversed": matrix[::-1][::-1],
+        "big_endian": matrix.astype(">f4"),
+        "read_only": np.frombuffer(matrix.tobytes(), np.float32).reshape(4, 6),
+    }
+    contents = set()
+    for name, array in layouts.items():
+        np.testing.assert_array_equal(array, matrix, err_msg=name)
+        npz.write(tmp_path / name, {"matrix": array})
+        contents.add((tmp_path / name).read_bytes())
+    assert len(contents) == 1
+
+
+def test_identical_content_gives_identical_bytes(tmp_path):
+    arrays = {"a": np.arange(5.0), "b": np.array(True)}
+    npz.write(tmp_path / "first", arrays)
+    os.utime(tmp_path / "first", (0, 0))
+    npz.write(tmp_path / "second", arrays)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    npz.write(tmp_path / "third", {"a": np.arange(5.0), "b": np.array(False)})
+    assert (tmp_path / "first").read_bytes() != (tmp_path / "third").read_bytes()
+
+
+def test_every_payload_starts_at_a_multiple_of_64(path):
+    # Names of 1 to 130 bytes and odd sizes: the padding takes every value, also those that are too small for a header.
+    arrays = {"n" * length: np.arange(length % 7, dtype=np.int8) for length in range(1, 131)}
+    npz.write(path, arrays)
+    content = path.read_bytes()
+    offsets = payload_offsets(path)
+    assert len(offsets) == len(arrays)
+    reader = npz.Reader(path)
+    for name, array in arrays.items():
+        start = offsets[f"{name}.npy"]
+        (header_length,) = struct.unpack("<H", content[start + 8 : start + 10])
+        data = start + 10 + header_length
+        assert start % 64 == 0, name
+        assert data % 64 == 0, name
+        assert content[data : data + array.nbytes] == array.tobytes()
+        assert reader.array(name).ctypes.data % 64 == 0, name
+
+
+def test_bytes_are_a_member_of_their_own_name(path):
+    with path.open("w+b") as file:
+        writer = npz.Writer(file)
+        writer.write_array("a", np.arange(3))
+        writer.write_bytes("manifest.json", b"{}")
+        writer.close()
+    reader = npz.Reader(path)
+    assert reader.names == ["a"]
+    assert reader.read_bytes("manifest.json") == b"{}"
+    assert payload_offsets(path)["manifest.json"] % 64 == 0
+
+
+def test_an_array_larger_than_one_chunk_is_whole(path):
+    array = np.arange(2**24 + 5, dtype=np.uint8)  # written in chunks of 2^24 bytes
+    npz.write(path, {"large": array})
+    np.testing.assert_array_equal(npz.Reader(path).array("large"), array)
+
+
+def test_zip_tools_find_nothing_wrong(path):
+    npz.write(path, {"a": np.arange(1000.0), "b": np.zeros((0, 3)), "c": np.array(1)})
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["a.npy", "b.npy", "c.npy"]
+        assert {member.compress_type for member in archive.infolist()} == {zipfile.ZIP_STORED}
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {stat.filemode(member.external_attr >> 16) for member in archive.infolist()} == {"?rw-r--r--"}
+
+
+def test_an_archive_that_numpy_stored_is_readable(path):
+    array = np.random.default_rng(0).standard_normal((3, 5))
+    np.savez(path, array=array)
+    np.testing.assert_array_equal(npz.Reader(path).array("array"), array)
+
+
+def test_writing_into_an_array_changes_neither_file_nor_other_readers(path):
+    npz.write(path, {"a": np.arange(5.0), "b": np.arange(3)})
+    before = path.read_bytes()
+    mine, other = npz.Reader(path), npz.Reader(path)
+    theirs = other.array("a")
+    mine.array("a")[:] = -1
+    np.testing.assert_array_equal(mine.array("a"), -1)
+    np.testing.assert_array_equal(mine.array("b"), np.arange(3))
+    np.testing.assert_array_equal(theirs, np.arange(5.0))
+    np.testing.assert_array_equal(other.array("a"), np.arange(5.0))
+    np.testing.assert_array_equal(npz.Reader(path).array("a"), np.arange(5.0))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("array", [np.array([None]), np.array([(1, "x")], [("a", "i4"), ("b", "O")])])
+def test_arrays_of_objects_are_not_written(array, path):
+    with path.open("w+b") as file:
+        writer = npz.Writer(file)
+        with pytest.raises(CheckpointError, match=r"^weights holds Python objects; give an array of numbers$"):
+            writer.write_array("weights", array)
+        writer.close()
+    assert npz.Reader(path).names == []
+
+
+def assert_refused(path, reason):
+    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give a file that Triglot wrote$"
+    with pytest.raises(CheckpointError, match=message):
+        npz.Reader(path)
+
+
+def assert_array_refused(path, reason):
+    reader = npz.Reader(path)
+    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give a file that Triglot wrote$"
+    with pytest.raises(CheckpointError, match=message):
+        reader.array("a")
+
+
+def test_a_missing_file_is_refused(path):
+    assert_refused(path, "No such file or directory")
+
+
+def test_a_folder_is_refused(tmp_path):
+    assert_refused(tmp_path, "Is a directory")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"hello", b"\x93NUMPY" + bytes(200), b"PK\x03\x04" + bytes(500)])
+def test_what_is_no_archive_is_refused(content, path):
+    path.write_bytes(content)
+    assert_refused(path, "it is not a zip archive")
+
+
+def test_compressed_members_are_refused(path):
+    np.savez_compressed(path, a=np.zeros(100))
+    assert_refused(path, "member a.npy is compressed")
+
+
+def test_a_repeated_member_is_refused(path):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        write_zip(path, ("a.npy", npy((1,), bytes(4))), ("a.npy", npy((1,), bytes(4))))
+    assert_refused(path, "member a.npy occurs twice")
+
+
+def test_a_file_cut_anywhere_is_refused(path):
+    npz.write(path, {"a": np.arange(5, dtype=np.int8)})
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match="cannot read"):
+            npz.Reader(path)
+
+
+@pytest.mark.parametrize("place", [0, 40, 200])
+def test_a_file_with_a_hole_is_refused(place, path):
+    npz.write(path, {"a": np.arange(50.0)})
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + content[place + 64 :])
+    with pytest.raises(CheckpointError, match="cannot read"):
+        npz.Reader(path)
+
+
+def test_a_member_that_is_not_where_the_directory_says_is_refused(path):
+    write_zip(path, ("a.npy", npy((1,), bytes(4))))
+    content = bytearray(path.read_bytes())
+    content[:4] = b"XXXX"
+    path.write_bytes(content)
+    assert_refused(path, "member a.npy has no header where the directory says")
+
+
+def test_a_member_that_reaches_beyond_the_end_is_refused(path):
+    write_zip(path, ("a.npy", npy((1,), bytes(4))))
+    content = bytearray(path.read_bytes())
+    directory = content.index(b"PK\x01\x02")
+    content[directory + 20 : directory + 28] = struct.pack("<2L", 10**6, 10**6)  # compressed and plain size
+    path.write_bytes(content)
+    assert_refused(path, "member a.npy reaches beyond the end of the file")
+
+
+def test_pickles_are_refused(path):
+    np.savez(path, a=np.array([{"x": 1}, None], dtype=object))
+    assert_array_refused(path, "a is a pickle")
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 2), (0,), ()])
+def test_a_size_that_disagrees_with_the_header_is_refused(shape, path):
+    write_zip(path, ("a.npy", npy(shape, bytes(8))))  # two float32
+    assert_array_refused(path, "a does not have the size that its header states")
+
+
+def test_fortran_order_is_refused(path):
+    np.savez(path, a=np.asfortranarray(np.zeros((2, 3))))
+    with pytest.raises(CheckpointError, match="cannot read"):
+        npz.Reader(path).array("a")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUM",
+        b"\x93NUMPX\x01\x00\x02\x00{}",
+        b"\x93NUMPY\x07\x00\x02\x00{}",
+        b"\x93NUMPY\x01\x00\xff\xff{}",
+        b"\x93NUMPY\x01\x00\x03\x00{}\n",
+        npy("five", bytes(4)),
+        npy((1,), bytes(4), dtype="no dtype"),
+    ],
+)
+def test_an_unreadable_header_is_refused(content, path):
+    write_zip(path, ("a.npy", content))
+    assert_array_refused(path, "the header of a is unreadable")
+
+
+def test_a_missing_member_is_refused(path):
+    npz.write(path, {"a": np.arange(3)})
+    reader = npz.Reader(path)
+    with pytest.raises(CheckpointError, match=r"member b\.npy is missing; give a file that Triglot wrote"):
+        reader.array("b")
+    with pytest.raises(CheckpointError, match=r"member manifest\.json is missing; give a file that Triglot wrote"):
+        reader.read_bytes("manifest.json")
+
+
+def test_a_file_appears_only_when_all_of_it_is_written(tmp_path):
+    target = tmp_path / "file"
+    with files.writing(target) as file:
+        file.write(b"new")
+        assert not target.exists()
+    assert target.read_bytes() == b"new"
+    with files.writing(target) as file:
+        file.write(b"newer")
+        assert target.read_bytes() == b"new"
+    assert target.read_bytes() == b"newer"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def write_and_raise(target, error):
+    with files.writing(target) as file:
+        file.write(b"half")
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt("stop")])
+def test_an_interrupted_write_leaves_the_old_file_or_none(error, tmp_path):
+    target = tmp_path / "file"
+    with pytest.raises(type(error), match="stop"):
+        write_and_raise(target, error)
+    assert os.listdir(tmp_path) == []
+    target.write_bytes(b"old")
+    with pytest.raises(type(error), match="stop"):
+        write_and_raise(target, error)
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    message = f"^cannot write {re.escape(str(target))}: No space left on device; free space or choose another folder$"
+    with pytest.raises(OutputError, match=message):
+        write_and_raise(target, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_none_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    missing, below_file = tmp_path / "missing" / "file", tmp_path / "file" / "file"
+    message = f"^cannot write {re.escape(str(missing))}: No such file or directory; choose a writable folder$"
+    with pytest.raises(OutputError, match=message), files.writing(missing):
+        pass
+    message = f"^cannot write {re.escape(str(below_file))}: Not a directory; choose a writable folder$"
+    with pytest.raises(OutputError, match=message), files.writing(below_file):
+        pass
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    message = f"^cannot write {re.escape(str(target))}: Is a directory"
+    with pytest.raises(OutputError, match=message), files.writing(target) as file:
+        file.write(b"content")
+    assert target.is_dir()
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_the_content_is_synced_before_the_file_gets_its_name(tmp_path, monkeypatch):
+    """Only a power failure would show the difference, so the calls are watched."""
+    steps = []
+
+    def watch(name):
+        real = getattr(os, name)
+
+        def watched(*arguments):
+            steps.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, watched)
+
+    watch("fsync")
+    watch("replace")
+    with files.writing(tmp_path / "file") as file:
+        file.write(b"content")
+        assert steps == []
+    assert steps == ["fsync", "replace", "fsync"]
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    def next_descriptor():
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.close(descriptor)
+        return descriptor
+
+    before = next_descriptor()
+    with files.writing(tmp_path / "file") as file:
+        file.write(b"content")
+    with pytest.raises(RuntimeError, match="stop"):
+        write_and_raise(tmp_path / "file", RuntimeError("stop"))
+    assert next_descriptor() == before
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0, 0o666)])
+def test_permissions_follow_the_umask(umask, mode, tmp_path):
+    old = os.umask(umask)
+    try:
+        with files.writing(tmp_path / "file") as file:
+            file.write(b"content")
+        assert os.umask(umask) == umask, "the umask was not restored"
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+def test_a_good_target_is_left_as_it_is(tmp_path):
+    files.check_target(tmp_path / "new")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "old").write_bytes(b"old")
+    files.check_target(tmp_path / "old")
+    assert (tmp_path / "old").read_bytes() == b"old"
+
+
+def test_a_bad_target_is_refused_before_any_work(tmp_path):
+    message = f"^cannot write {re.escape(str(tmp_path))}: it is a folder; give the name of a file$"
+    with pytest.raises(OutputError, match=message):
+        files.check_target(tmp_path)
+    folder = tmp_path / "missing"
+    message = f"^cannot write {re.escape(str(folder / 'file'))}: the folder {re.escape(str(folder))} does not exist; "
+    with pytest.raises(OutputError, match=message):
+        files.check_target(folder / "file")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match=r"^cannot write .*/file/below: "):
+        files.check_target(tmp_path / "file" / "below")
+
+
+def test_a_folder_without_permission_is_refused_before_any_work(tmp_path, monkeypatch):
+    # Root may write everywhere, and tests run as root in containers: so the answer of the system is given.
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    message = f"cannot write {tmp_path / 'file'}: the folder {tmp_path} is not writable; choose another one"
+    with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+        files.check_target(tmp_path / "file")

@@ -1,0 +1,150 @@
+"""A framework that crashes, hangs, dies or cannot be imported is a row in the report; the others still finish."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import triglot
+from triglot.shared.parity import pools
+
+# Each stands in for the worker of one framework: the real worker, after something happened to it.
+MISHAPS = {
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "exit": "import sys; print('the disk is on fire', file=sys.stderr); sys.exit(3)",
+    "hang": "import time; time.sleep(600)",
+    "hanging child": "import subprocess, time; subprocess.run(['sleep', '600'])",
+    "garbage": "print('Hello from a library that prints', flush=True); import time; time.sleep(600)",
+}
+REASONS = {
+    "killed": "died by signal SIGKILL, as when memory runs out",
+    "segfault": "died by signal SIGSEGV",
+    "exit": "ended with exit code 3: the disk is on fire",
+    "hang": "no answer within 1 s; raise the time limit, or see why it hangs",
+    "hanging child": "no answer within 1 s; raise the time limit, or see why it hangs",
+    "garbage": "no answer within 1 s; raise the time limit, or see why it hangs",
+}
+
+
+@pytest.fixture
+def mishap(monkeypatch):
+    """Lets a mishap befall the worker of one framework: it happens inside the worker, when it builds its model."""
+
+    def befall(framework, code):
+        start = pools.Worker.__init__
+
+        def replaced(self, command, log, threads, time_limit):
+            if log.stem == framework:
+                patch = (
+                    "import triglot.impls as impls, triglot.impls.worker as worker\n"
+                    f"def build(*arguments, **options):\n exec({code!r})\n"
+                    "worker.build = build\nworker.main()\n"
+                )
+                command = [sys.executable, "-P", "-c", patch]
+                time_limit = 1.0 if "sleep" in code else time_limit
+            start(self, command, log, threads, time_limit)
+
+        monkeypatch.setattr(pools.Worker, "__init__", replaced)
+
+    return befall
+
+
+@pytest.mark.parametrize("kind", MISHAPS)
+def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint):
+    mishap("paddle", MISHAPS[kind])
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    assert report.verdict == "incomplete"
+    assert report.exit_code == 2
+    (row,) = [row for row in report.rows if row.framework == "paddle"]
+    assert (row.check, row.verdict, row.error) == ("worker", "error", None)
+    assert row.reason == REASONS[kind]
+    others = [row for row in report.rows if row.framework == "torch"]
+    assert len(others) > 200
+    assert {row.verdict for row in others} == {"pass"}
+    assert not children()
+
+
+def test_import_failure_names_the_exception(mishap, make_checkpoint):
+    mishap("jax", "raise ImportError('libjax.so: cannot open shared object file')")
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["jax"], threads=1)
+    assert report.verdict == "error"
+    assert report.rows[0].reason == "ImportError: libjax.so: cannot open shared object file"
+
+
+def test_what_a_library_prints_is_no_answer(mishap, make_checkpoint):
+    """The answers have a channel of their own: standard output inside the worker goes to its log."""
+    mishap("torch", "print('{\"error\": \"not an answer\"}'); raise ValueError('the real reason')")
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], threads=1)
+    assert report.rows[0].reason == "ValueError: the real reason"
+
+
+def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
+    from triglot.shared.parity import checks
+
+    expected = checks.masks.all_masks
+    monkeypatch.setattr(
+        checks.masks, "all_masks", lambda valid: {name: ~mask for name, mask in expected(valid).items()}
+    )
+    mishap("paddle", MISHAPS["killed"])
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    assert report.verdict == "diverged"
+    assert report.exit_code == 1
+
+
+def test_worker_ends_when_the_harness_is_gone(tmp_path):
+    """Even one that was killed and could not clean up: the worker notices that its input has ended."""
+    worker = subprocess.Popen(
+        [sys.executable, "-P", "-m", "triglot.impls.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert worker.stdin is not None
+    worker.stdin.write(b'{"framework": "torch", "device": "cpu", "dtype": "float32"}\n')
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 0
+
+
+def test_interrupt_leaves_no_process_and_no_file(tmp_path):
+    """Ctrl-C in the middle of a run: exit code 130, one line, nothing left behind."""
+    target = tmp_path / "report.json"
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "triglot", "parity", "bert-base-tiny", "--json", str(target)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not children(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = children(process.pid)
+    assert workers
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    # A shell shows 130 for both; the second is Python's own way when the interrupt passed through an exec.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert errors.decode() == "triglot: interrupted\n"
+    deadline = time.monotonic() + 10  # one that was just starting ends as soon as it finds its input closed
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in workers)
+    assert not target.exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def children(parent=None):
+    """The processes that ``parent`` (this one by default) has started and that still run."""
+    listing = subprocess.run(["ps", "-eo", "pid,ppid,stat,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 3) for line in listing.splitlines()[1:]]
+    return [
+        int(pid)
+        for pid, ppid, state, command in rows
+        if int(ppid) == (parent or os.getpid()) and "Z" not in state and "worker" in command
+    ]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
