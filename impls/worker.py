@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import checkpoint, npz
+from ..shared.checkpoint import Checkpoint
 from ..shared.inputs import Batch
 from ..shared.parity.checks import run
 from ..shared.parity.workers import WorkerError
@@ -28,7 +29,7 @@ def main() -> None:
     # Unbuffered: a buffer has a lock, and a thread that waits while it holds one makes the interpreter's end a crash.
     requests = _requests(open(0, "rb", buffering=0, closefd=False))  # noqa: SIM115 (open as long as the process)
     settings = requests.get()
-    models: dict[str, Model] = {}
+    models: dict[str, tuple[Model, Checkpoint]] = {}
     while True:
         request = requests.get()
         try:
@@ -53,17 +54,17 @@ def _requests(source: FileIO) -> "queue.Queue[dict[str, Any]]":
     return requests
 
 
-def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, Model]) -> None:
+def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, tuple[Model, Checkpoint]]) -> None:
     path = request["checkpoint"]
     if path not in models:
         try:
-            models[path] = build(
-                settings["framework"], checkpoint.load(path), device=settings["device"], dtype=settings["dtype"]
-            )
+            weights = checkpoint.load(path)
+            model = build(settings["framework"], weights, device=settings["device"], dtype=settings["dtype"])
+            models[path] = model, weights
         except Exception as error:
             raise WorkerError.of(error, fatal=True) from error
     try:
-        results = run(models[path], Batch(**_arrays(request["batch"])), _arrays(request["replacements"]))
+        results = run(*models[path], Batch(**_arrays(request["batch"])), _arrays(request["replacements"]))
         npz.write(Path(request["results"]), results)
     except Exception as error:
         raise WorkerError.of(error, fatal=False) from error

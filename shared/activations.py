@@ -22,6 +22,8 @@ class Activation:
     axes: tuple[str, ...]
 
 
+OUTPUT = "output"  # what ``encode`` returns
+
 _HIDDEN = ("batch", "target", "hidden")
 
 
@@ -39,7 +41,7 @@ def _model(config: ModelConfig) -> Iterator[Activation]:
         yield from _encoder_layer(f"encoder.layers.{layer}", config)
     yield from _process("encoder.final", config.final_process)
     # Zero at padding tokens by definition, so there the padding is judged as well.
-    yield Activation("output", ("batch", "position", "hidden"))
+    yield Activation(OUTPUT, ("batch", "position", "hidden"))
     for head in config.heads_on_top:
         yield Activation(f"heads.{head}", ("batch", "hidden"))
 

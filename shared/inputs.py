@@ -61,6 +61,17 @@ def batch(
     return Batch(source, valid, segments, tasks)
 
 
+def check_batch(config: ModelConfig, given: Batch) -> None:
+    """Find out whether a batch fits ``config``: it may have been made for another model.
+
+    Raises:
+        InputError: see ``batch``.
+    """
+    segment_ids = given.segment_ids if given.segment_ids.any() else None
+    task_ids = given.task_ids if given.task_ids.any() else None
+    batch(config, given.source, given.valid, segment_ids, task_ids)
+
+
 def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
     """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64."""
     generator = np.random.default_rng([seed, count, batch_size])

@@ -6,16 +6,19 @@ nothing, reading costs page faults. The same arrays give the same bytes.
 """
 
 import contextlib
+import math
 import mmap
+import re
 import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
+from . import archive
 from .arrays import Array
 from .errors import CheckpointError
 
@@ -24,6 +27,15 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file hea
 _ZIP64_EXTRA = 20  # bytes that zipfile adds to the extra field of a member written with force_zip64
 _PADDING_ID = 0x4754  # the id of our padding among a header's extra fields; registered to nobody
 _CHUNK = 1 << 24
+
+# What NumPy writes as the header of a .npy file, version 1.0, and nothing else that means the same.
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]\w{1,8})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,18},|\d{1,18}(?:, \d{1,18}){1,31})?)\), \} *\n"
+)
+_LONGEST_HEADER = 1024
+_NUMBERS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+_DTYPES = {np.dtype(number).newbyteorder("<").str.encode(): np.dtype(number) for number in _NUMBERS}
 
 
 class Writer:
@@ -89,71 +101,62 @@ class Reader:
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            with zipfile.ZipFile(path) as archive:
-                members = archive.infolist()
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not a zip archive"
-            raise CheckpointError(f"cannot read {path}: {reason}; give a file that Triglot wrote") from error
-        self._members: dict[str, tuple[int, int]] = {}
-        for member in members:
-            if member.compress_type != zipfile.ZIP_STORED:
-                raise self._damaged(f"member {member.filename} is compressed")
-            if member.filename in self._members:
-                raise self._damaged(f"member {member.filename} occurs twice")
-            self._members[member.filename] = (self._payload(member), member.file_size)
+            self._members = {member.name: member for member in archive.members(self._map)}
+        except OSError as error:
+            raise self._unreadable(str(error.strerror)) from error
+        except ValueError as error:  # mmap refuses an empty file with one, too
+            raise self._unreadable(str(error)) from error
 
     @property
     def names(self) -> list[str]:
         """The names of the arrays, in file order."""
         return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
 
+    @property
+    def members(self) -> list[str]:
+        """The names of all members, in file order."""
+        return list(self._members)
+
     def array(self, name: str) -> Array:
         """The array ``name``, a view of the mapped file."""
-        start, size = self._member(f"{name}.npy")
-        header = _Slice(self._map, start, start + size)
+        member = self._member(f"{name}.npy")
+        if member.start % ALIGNMENT:
+            raise self._unreadable(f"{name} does not begin at a multiple of {ALIGNMENT} bytes")
         try:
-            version = npy.read_magic(header)
-            read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-            shape, fortran_order, dtype = read(header)
-        except (ValueError, KeyError) as error:
-            raise self._damaged(f"the header of {name} is unreadable") from error
-        if dtype.hasobject:
-            raise self._damaged(f"{name} is a pickle")
-        if fortran_order or header.position + int(np.prod(shape)) * dtype.itemsize != start + size:
-            raise self._damaged(f"{name} does not have the size that its header states")
-        return np.ndarray(shape, dtype, buffer=self._map, offset=header.position)
+            data, shape, dtype = _header(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)])
+        except ValueError as error:
+            raise self._unreadable(f"{name} {error}") from error
+        if data + math.prod(shape) * dtype.itemsize != member.size:
+            raise self._unreadable(f"{name} does not have the size that its header states")
+        return np.ndarray(shape, dtype, buffer=self._map, offset=member.start + data)
 
     def read_bytes(self, name: str) -> bytes:
         """The content of the member ``name``."""
-        start, size = self._member(name)
-        return self._map[start : start + size]
+        member = self._member(name)
+        return self._map[member.start : member.start + member.size]
 
-    def _member(self, name: str) -> tuple[int, int]:
+    def _member(self, name: str) -> archive.Member:
         if name not in self._members:
-            raise self._damaged(f"member {name} is missing")
+            raise self._unreadable(f"member {name} is missing")
         return self._members[name]
 
-    def _payload(self, member: zipfile.ZipInfo) -> int:
-        header = self._map[member.header_offset : member.header_offset + _LOCAL_HEADER.size]
-        if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
-            raise self._damaged(f"member {member.filename} has no header where the directory says")
-        *_, name_length, extra_length = _LOCAL_HEADER.unpack(header)
-        start = member.header_offset + _LOCAL_HEADER.size + name_length + extra_length
-        if start + member.file_size > len(self._map):
-            raise self._damaged(f"member {member.filename} reaches beyond the end of the file")
-        return start
-
-    def _damaged(self, what: str) -> CheckpointError:
-        return CheckpointError(f"cannot read {self._path}: {what}; give a file that Triglot wrote")
+    def _unreadable(self, why: str) -> CheckpointError:
+        return CheckpointError(f"cannot read {self._path}: {why}; give a file that Triglot wrote")
 
 
-class _Slice:
-    """The least of a file that NumPy's header reader needs, over a part of the mapping."""
-
-    def __init__(self, buffer: mmap.mmap, start: int, end: int) -> None:
-        self._buffer, self.position, self._end = buffer, start, end
-
-    def read(self, count: int = 0, /) -> bytes:
-        content = self._buffer[self.position : min(self.position + count, self._end)]
-        self.position += len(content)
-        return content
+def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
+    """Where the data of a ``.npy`` member begin, and their shape and dtype. Nothing in it is evaluated."""
+    if content[:6] != npy.MAGIC_PREFIX or content[6:8] != b"\x01\x00":
+        raise ValueError("is no array of .npy version 1.0")
+    end = 10 + int.from_bytes(content[8:10], "little")
+    match = _HEADER.fullmatch(content[10:end])
+    if match is None or end % ALIGNMENT or len(content) < end:
+        raise ValueError("has an unreadable header")
+    kind, fortran_order, sizes = match.groups()
+    if kind == b"|O":
+        raise ValueError("is a pickle")
+    if kind not in _DTYPES:
+        raise ValueError(f"has dtype {kind.decode()}, which no checkpoint has")
+    if fortran_order == b"True":
+        raise ValueError("is stored in Fortran order")
+    return end, tuple(int(size) for size in sizes.split(b",") if size.strip()), _DTYPES[kind]

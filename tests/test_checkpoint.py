@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from triglot.shared import checkpoint
+from triglot.shared import checkpoint, npz
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
 from triglot.shared.errors import CheckpointError
@@ -42,17 +42,22 @@ def damaged(saved):
     return path
 
 
-def rewrite(path, edit=None, add=None):
-    """Write the members of ``path`` anew: ``edit`` takes the manifest and returns its bytes, None leaves it out."""
+def rewrite(path, edit=None, change=None):
+    """Write the members of ``path`` anew: ``edit`` takes the manifest and returns its bytes, None leaves it out.
+
+    ``change`` holds the content of other members, None leaves one out.
+    """
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    if edit is not None:
-        members["manifest.json"] = edit(members["manifest.json"])
-    members.update(add or {})
-    with zipfile.ZipFile(path, "w") as archive:
+    manifest = members.pop("manifest.json")
+    members.update(change or {})
+    members["manifest.json"] = manifest if edit is None else edit(manifest)
+    with path.open("w+b") as file:
+        writer = npz.Writer(file)
         for name, content in members.items():
             if content is not None:
-                archive.writestr(name, content)
+                writer.write_bytes(name, content)
+        writer.close()
 
 
 def assert_same(found, expected):
@@ -250,7 +255,7 @@ def edit_json(content, change):
 
 
 def test_rewriting_alone_is_no_damage(saved):
-    """The guard of the tests below: an archive that zipfile wrote anew is still a checkpoint."""
+    """The guard of the tests below: members that were written anew are still a checkpoint."""
     original, path = saved
     rewrite(path, lambda content: edit_json(content, lambda manifest: None))
     assert_same(checkpoint.load(path, "full"), original)
@@ -300,6 +305,13 @@ def test_an_entry_that_lacks_a_field_is_refused(field, saved):
     assert_load_refused(path, f"cannot read {path}: manifest.json is damaged; give a file that Triglot wrote")
 
 
+@pytest.mark.parametrize("entries", [None, [], "abc", {"heads.pooler.bias": None}, {"heads.pooler.bias": []}])
+def test_entries_of_another_form_are_refused(entries, saved):
+    _, path = saved
+    rewrite(path, lambda content: edit_json(content, lambda manifest: manifest.update(tensors=entries)))
+    assert_load_refused(path, f"cannot read {path}: manifest.json is damaged; give a file that Triglot wrote")
+
+
 def test_an_archive_without_a_manifest_is_refused(saved):
     original, path = saved
     rewrite(path, lambda _: None)
@@ -328,7 +340,7 @@ def test_tensors_outside_the_schema_are_refused(saved):
     _, path = saved
     with zipfile.ZipFile(path) as archive:
         bias = archive.read("heads.pooler.bias.npy")
-    rewrite(path, add={"heads.pooler.weight.npy": bias, "heads.other.bias.npy": bias, "heads.pooler.bias.npy": None})
+    rewrite(path, change={"heads.pooler.weight.npy": bias, "heads.other.bias.npy": bias, "heads.pooler.bias.npy": None})
     with pytest.raises(CheckpointError) as error:
         checkpoint.load(path)
     for problem in (

@@ -116,6 +116,27 @@ def test_fields_that_change_a_result_have_no_default():
     assert required >= {"norm_eps", "activation", "masking", "positions", "pre_process", "post_process"}
 
 
+def test_fields_that_a_model_may_do_without_have_these_defaults():
+    fields = dataclasses.fields(ModelConfig)
+    assert {field.name: field.default for field in fields if field.default is not dataclasses.MISSING} == {
+        "kind": "encoder",
+        "segments": 0,
+        "tasks": 0,
+        "position_offset": 0,
+        "pad_id": None,
+        "embedding_process": "",
+        "norm": "layer_norm",
+        "projection_bias": True,
+        "output_bias": True,
+        "masking_value": None,
+        "embedding_dropout": 0.0,
+        "residual_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "feed_forward_dropout": 0.0,
+        "heads_on_top": (),
+    }
+
+
 def test_unknown_fields_are_refused_by_name():
     with pytest.raises(
         ConfigError, match=r"^configuration: unknown field dropout, layer; known are kind, hidden_size,"
@@ -241,7 +262,9 @@ def test_a_model_without_a_vocabulary_has_no_pad_id():
 
 @pytest.mark.parametrize("norm_eps", [0, 0.0, -1e-5, 1, 1.0, float("nan"), float("inf")])
 def test_norm_eps_lies_between_0_and_1(norm_eps):
-    with pytest.raises(ConfigError, match=f"^configuration: norm_eps is {norm_eps}; expected a number between 0 and 1"):
+    with pytest.raises(
+        ConfigError, match=f"^configuration: norm_eps is {norm_eps}; expected a number between 0 and 1$"
+    ):
         replace(BERT, norm_eps=norm_eps)
 
 
@@ -287,6 +310,33 @@ def test_equal_configurations_have_equal_hashes():
 def test_the_recipes_and_their_tiny_siblings():
     names = ["dygraph", "bert-base", "ernie-base", "minilm"]
     assert list(recipes()) == names + [f"{name}-tiny" for name in names]
+
+
+def test_dygraph_is_the_encoder_of_paddle_1_7_at_the_sizes_of_bert_base():
+    dygraph, bert = recipe("dygraph").to_dict(), recipe("bert-base").to_dict()
+    assert {name: dygraph[name] for name in dygraph if dygraph[name] != bert[name]} == {
+        "source_vocabulary": 0,
+        "segments": 0,
+        "positions": "none",
+        "pad_id": None,
+        "embedding_process": "",
+        "pre_process": "n",
+        "post_process": "da",
+        "final_process": "n",
+        "norm_eps": 1e-5,
+        "masking": "add",
+        "masking_value": -10000.0,
+        "embedding_dropout": 0.0,
+        "feed_forward_dropout": 0.1,
+        "heads_on_top": [],
+    }
+
+
+def test_ernie_base_and_minilm_differ_from_bert_base_in_these_fields():
+    ernie = {"segments": 4, "tasks": 16, "norm_eps": 1e-5, "masking": "add", "masking_value": -10000.0}
+    minilm = {"hidden_size": 384, "layers": 6, "key_size": 32, "value_size": 32, "feed_forward_size": 1536}
+    assert recipe("ernie-base") == replace(recipe("bert-base"), **ernie)
+    assert recipe("minilm") == replace(recipe("bert-base"), **minilm)
 
 
 @pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("-tiny")])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,12 @@ def test_random_rows_are_of_very_different_lengths_up_to_the_maximum():
         assert (batch.valid[:, :-1] >= batch.valid[:, 1:]).all()
 
 
+def test_random_rows_are_in_no_order():
+    lengths = lengths_of(inputs.random_batches(BERT, 2, 3, 0))
+    assert len(set(lengths)) == 6
+    assert lengths != sorted(lengths)
+
+
 def test_random_rows_are_no_longer_than_64():
     assert max(lengths_of(inputs.random_batches(recipe("bert-base"), 2, 8, 0))) == 64
 
@@ -322,6 +329,12 @@ def test_half_a_tokenizer_is_refused(tokenizer_file, tmp_path):
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match="cannot read the tokenizer"):
         text.text_batches(recipe("minilm"), file, 2, 2)
+
+
+def test_text_without_the_package_tokenizers_is_refused(tokenizer_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # what import finds when it is not installed
+    with pytest.raises(InputError, match=r"^real text needs the package tokenizers; install triglot\[text\]$"):
+        text.text_batches(recipe("minilm"), tokenizer_file, 2, 2)
 
 
 def test_a_missing_tokenizer_is_refused(tmp_path):

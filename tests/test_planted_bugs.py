@@ -124,6 +124,7 @@ def judge(framework, builder, checkpoint):
         LocalPool({framework: partial(builder, dtype="float32")}, weights),
         Reference,
         seed=0,
+        digest=checkpoint.digest,
         model=RECIPE,
         inputs="random tokens",
     )

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from triglot import impls, models
 from triglot.shared import checkpoint, schema
-from triglot.shared.errors import CheckpointError, ModelNotFoundError, OutputError, PortingError
+from triglot.shared.errors import CheckpointError, FrameworkError, ModelNotFoundError, OutputError, PortingError
 from triglot.shared.initializers import initialize
 from triglot.shared.porting import huggingface, port
 from triglot.shared.recipes import recipe
@@ -346,6 +346,18 @@ def test_fields_that_older_files_lack_may_be_missing(folder):
     assert port(folder).config == plain.config
 
 
+def test_one_head_has_the_whole_hidden_size(folder):
+    change_config(folder, num_attention_heads=1)
+    config = port(folder).config
+    assert (config.heads, config.key_size, config.value_size) == (1, 12, 12)
+
+
+def test_an_ernie_that_does_not_mention_tasks_has_none(make_model):
+    _, folder = make_model("ernie without tasks")
+    change_config(folder, use_task_id=...)
+    assert port(folder).config.tasks == 0
+
+
 def test_dropout_rates_are_kept_apart(folder):
     change_config(folder, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.125)
     config = port(folder).config
@@ -499,8 +511,19 @@ def test_resolving_minilm_gives_the_recipe_with_its_trained_weights():
     folder = Path(package.origin).parent / "model"
     assert source.checkpoint.config == recipe("minilm")
     assert source.tokenizer == folder / "tokenizer.json"
+    words = source.batches(2, 2, 0)[1]
+    assert re.fullmatch(r"4 English sentences of \d+ to \d+ tokens, in 2 padded batches", words)
     trained = load_file(folder / "model.safetensors")["encoder.layer.5.output.dense.weight"]
     np.testing.assert_array_equal(source.checkpoint.tensors["encoder.layers.5.feed_forward.output.weight"], trained.T)
+
+
+def test_trained_weights_that_are_not_installed_are_refused(monkeypatch):
+    monkeypatch.setitem(models.TRAINED, "minilm", "not_installed")
+    message = (
+        "the trained weights of minilm are in the package not-installed, which is not installed; install triglot[text]"
+    )
+    with pytest.raises(FrameworkError, match=f"^{re.escape(message)}$"):
+        models.resolve("minilm")
 
 
 def test_resolving_an_unknown_name_is_refused():

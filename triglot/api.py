@@ -12,9 +12,9 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared import recipes as named
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import FrameworkError, InputError
 from triglot.shared.initializers import initialize as draw
-from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.parity.reports import Report
 from triglot.shared.porting import port
 from triglot.shared.protocol import Reference
@@ -88,9 +88,13 @@ def check(
     _check_frameworks(asked)
     if dtype not in ("float32", "float64"):
         raise FrameworkError(f"unknown dtype {dtype!r}; expected float32 or float64")
+    if batches is not None and not batches:
+        raise InputError("batches is empty; give at least one batch, or None for random ones")
     if batches is None:
         batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
         inputs = f"{BATCHES} batches of {BATCH_SIZE} rows of random tokens"
+    for batch in batches:
+        check_batch(checkpoint.config, batch)
     weights = harness.weights_for(checkpoint, dtype, seed)
     subjects = [Subject(framework, "eager", dtype) for framework in asked]
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
@@ -116,6 +120,7 @@ def check(
                 pool,
                 reference=_reference,
                 seed=seed,
+                digest=checkpoint.digest,
                 model=model,
                 inputs=inputs or f"{len(batches)} batches",
                 progress=progress,

@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from triglot.shared import schema
+from triglot.shared.activations import OUTPUT
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
 from triglot.shared.parity import probes
-from triglot.shared.parity.checks import END_TO_END, LOCAL, MASKS, WORKER
+from triglot.shared.parity.checks import API, END_TO_END, LOCAL, MASKS, WORKER
 from triglot.shared.parity.harness import Progress as Callback
 from triglot.shared.parity.reports import Report, Row, worst
 
-OUTPUT = "output"
 _STYLES = {
     "pass": "green",
     "diverged": "bold red",
@@ -30,6 +30,7 @@ _STYLES = {
 # How the checks are gathered into lines: title, checks, and the one value that a line is about, if it is about one.
 _LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("masks", (MASKS,), None),
+    ("encode, heads, weights", (API,), None),
     ("output", (END_TO_END,), OUTPUT),
     ("every value, end to end", (END_TO_END,), None),
     ("every step alone", (LOCAL,), None),

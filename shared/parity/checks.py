@@ -2,11 +2,12 @@
 
 ``end_to_end``      the whole model on the inputs given; every named value, as it comes
 ``local``           the same, each step fed with the truth of the step before: the error that it makes alone
-``normal``, ``low_variance``, ``large``
+``normal``, ``low_variance``, ``large``, ``offset``, ``masking``
                     each step fed with fresh values (``probes.py``)
 ``length_one``, ``maximum_length``, ``repeated_tokens``
                     the whole model on inputs of that kind
 ``masks``           the masks that each framework builds, bit for bit
+``api``             what ``encode`` and ``heads`` return, and the weights read back, bit for bit
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from .. import masks
 from ..activations import activations
 from ..arrays import Array, Bools
+from ..checkpoint import Checkpoint
 from ..config import ModelConfig
 from ..inputs import Batch, batch, random_batch
 from ..protocol import Model, Reference
@@ -25,11 +27,15 @@ from . import probes
 from .budgets import NOISE_RUNS
 
 MASKS = "masks"
+API = "api"
 WORKER = "worker"  # no check: the row of a framework that died or could not be built
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)
-CHECKS = (MASKS, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length", "repeated_tokens")
+CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length", "repeated_tokens")
+
+ENCODE = f"{API}.encode"
+WEIGHTS = f"{API}.weights"  # how many tensors differ from the checkpoint's
 
 Weights = Literal["given", "perturbed"]
 
@@ -60,13 +66,17 @@ def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check
     """Every check for a model of ``config``; ``batches`` are the inputs of the end-to-end check."""
     generator = np.random.default_rng([seed, 1])
     longest = config.source_max_length
-    mixed = random_batch(config, [min(longest, length) for length in (24, 11, 1, 17)], generator)
+    lengths = [min(longest, length) for length in (24, 11, 1, 17)]
     checks = [Check(END_TO_END, inputs, "given") for inputs in batches]
     checks += [Check(LOCAL, inputs, "given", "truth") for inputs in batches]
-    checks += [Check(kind, mixed, "perturbed", kind) for kind in probes.KINDS]
-    checks.append(Check("length_one", random_batch(config, [1, 1], generator), "perturbed"))
-    checks.append(Check("maximum_length", random_batch(config, [longest], generator), "perturbed"))
-    checks.append(Check("repeated_tokens", _repeated(config, mixed.valid.shape, generator), "perturbed"))
+    checks += [Check(kind, probes.batch(kind, config, lengths, generator), "perturbed", kind) for kind in probes.KINDS]
+    unusual = {
+        "length_one": random_batch(config, [1, 1], generator),
+        "maximum_length": random_batch(config, [longest], generator),
+        "repeated_tokens": _repeated(config, len(lengths), max(lengths), generator),
+    }
+    for name, inputs in unusual.items():
+        checks += [Check(name, inputs, "perturbed"), Check(LOCAL, inputs, "perturbed", "truth")]
     return checks
 
 
@@ -77,7 +87,7 @@ def replacements(check: Check, reference: Reference, config: ModelConfig, seed: 
     truth = reference.truth(check.batch, {})
     if check.values == "truth":
         return {name: value.astype(np.float32) for name, value in truth.items()}
-    return probes.replacements(check.values, activations(config), truth, seed)
+    return probes.replacements(check.values, config, truth, seed)
 
 
 def expect(check: Check, replaced: Mapping[str, Array], reference: Reference, config: ModelConfig) -> Expectation:
@@ -86,14 +96,32 @@ def expect(check: Check, replaced: Mapping[str, Array], reference: Reference, co
     noise = dict.fromkeys(truth, 0.0)
     for run in range(NOISE_RUNS):
         for name, value in reference.rounded(check.batch, replaced, seed=run).items():
-            noise[name] = max(noise[name], distance(value, truth[name], real(name, check.batch, config)))
+            error = distance(value, truth[name], real(name, check, config))
+            noise[name] = float(np.maximum(noise[name], error))  # NaN if there is a NaN, unlike max
     return Expectation(truth, noise)
 
 
-def run(model: Model, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
-    """What an implementation gives in a check: every named value, and its masks as ``masks.<name>``."""
+def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
+    """What an implementation gives in a check.
+
+    Every named value and, as ``masks.<name>``, its masks; when its own values flow, also what its other methods give,
+    as ``api.<name>``.
+    """
     results = dict(model.trace(inputs, replaced))
     results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
+    if not replaced:
+        given = (
+            inputs.source,
+            inputs.valid,
+            inputs.segment_ids if checkpoint.config.segments else None,
+            inputs.task_ids if checkpoint.config.tasks else None,
+        )
+        results[ENCODE] = model.encode(*given)
+        results.update({f"{API}.heads.{name}": value for name, value in model.heads(*given).items()})
+        weights = model.weights()
+        names = weights.keys() | checkpoint.tensors.keys()
+        same = [np.array_equal(weights.get(name, ()), checkpoint.tensors.get(name, ())) for name in names]
+        results[WEIGHTS] = np.array(same.count(False))
     return results
 
 
@@ -102,8 +130,14 @@ def expected_masks(inputs: Batch) -> dict[str, Array]:
     return {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
 
 
-def real(name: str, inputs: Batch, config: ModelConfig) -> Bools | None:
-    """Where the named value belongs to real tokens: bool, broadcastable to the value; None: everywhere."""
+def real(name: str, check: Check, config: ModelConfig) -> Bools | None:
+    """Where the named value is judged, at real tokens: bool, broadcastable to the value; None: everywhere.
+
+    A step that is fed with fresh values is judged at padding too: its inputs are defined there.
+    """
+    if check.values in probes.KINDS:
+        return None
+    inputs = check.batch
     selected: Bools | None = None
     axes = activations(config)[name].axes
     for axis, meaning in enumerate(axes):
@@ -123,7 +157,6 @@ def distance(value: Array, truth: Array, selected: Bools | None) -> float:
     return float(difference.max(initial=0.0, where=True if selected is None else selected))
 
 
-def _repeated(config: ModelConfig, shape: tuple[int, ...], generator: np.random.Generator) -> Batch:
-    rows, length = shape
+def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
     one = random_batch(config, [1] * rows, generator)
     return batch(config, one.source.repeat(length, axis=1))

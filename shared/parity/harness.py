@@ -47,11 +47,14 @@ def compare(
     reference: Callable[[Checkpoint], Reference],
     *,
     seed: int,
+    digest: str,
     model: str,
     inputs: str,
     progress: Progress | None = None,
 ) -> Report:
     """Judge every subject in every check. ``model`` and ``inputs`` say in words what was compared.
+
+    ``digest`` is that of the checkpoint as it was given, before it was rounded.
 
     ``progress`` is called with the number of checks done, their total, and the name of the next.
     """
@@ -86,7 +89,7 @@ def compare(
         model=model,
         inputs=inputs,
         config=config.to_dict(),
-        weights_digest=given.digest,
+        weights_digest=digest,
         environment=environment(),
         frameworks=tuple(by_framework),
         rows=tuple(rows),

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..activations import OUTPUT
 from ..arrays import Array, Bools
 from ..config import ModelConfig
 from .budgets import budget, noise_in
-from .checks import MASKS, WORKER, Check, Expectation, distance, expected_masks, real
+from .checks import API, ENCODE, MASKS, WEIGHTS, WORKER, Check, Expectation, distance, expected_masks, real
 from .reports import Row, worst
 from .workers import WorkerError
 
@@ -32,12 +33,15 @@ def judge(
 ) -> list[Row]:
     """A row for each value that was expected, missing ones included, and for each that was not."""
     masks = expected_masks(check.batch)
-    rows = [_judge_mask(subject, name, mask, results.get(name)) for name, mask in masks.items()]
+    rows = [_judge_exact(subject, MASKS, name, mask, results.get(name)) for name, mask in masks.items()]
     for name, truth in expectation.truth.items():
         noise = noise_in(subject.dtype, expectation.noise[name])
-        selected = real(name, check.batch, config)
+        selected = real(name, check, config)
         rows.append(_judge_value(subject, check.name, name, truth, noise, results.get(name), selected))
-    unknown = [name for name in results if name not in expectation.truth and name not in masks]
+    if check.values is None:
+        rows += _judge_methods(subject, expectation, results)
+    known = {row.name for row in rows}
+    unknown = [name for name in results if name not in known]
     rows += [_diverged(subject, check.name, name, "the reference has no such value") for name in unknown]
     return rows
 
@@ -56,6 +60,17 @@ def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
     return Row(name, subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", str(error))
 
 
+def _judge_methods(subject: Subject, expectation: Expectation, results: Mapping[str, Array]) -> list[Row]:
+    """``encode`` and ``heads`` have to return what the trace shows; the weights have to be the checkpoint's."""
+    rows = [_judge_exact(subject, API, WEIGHTS, np.array(0), results.get(WEIGHTS))]
+    for name, truth in expectation.truth.items():
+        if name == OUTPUT or name.startswith("heads."):
+            method = ENCODE if name == OUTPUT else f"{API}.{name}"
+            noise = noise_in(subject.dtype, expectation.noise[name])
+            rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
+    return rows
+
+
 def _judge_value(
     subject: Subject,
     check: str,
@@ -65,7 +80,7 @@ def _judge_value(
     value: Array | None,
     selected: Bools | None,
 ) -> Row:
-    problem = _unlike(truth, value)
+    problem = _unlike(truth, value, subject.dtype)
     if value is None or problem:
         return _diverged(subject, check, name, problem)
     error = distance(value, truth, selected)
@@ -79,23 +94,23 @@ def _judge_value(
     return Row(check, subject.framework, subject.mode, subject.dtype, name, error, noise, limit, verdict, reason)
 
 
-def _judge_mask(subject: Subject, name: str, mask: Array, value: Array | None) -> Row:
-    problem = _unlike(mask, value)
+def _judge_exact(subject: Subject, check: str, name: str, expected: Array, value: Array | None) -> Row:
+    problem = _unlike(expected, value, expected.dtype.name)
     if value is None or problem:
-        return _diverged(subject, MASKS, name, problem)
-    if value.dtype != np.bool_:
-        return _diverged(subject, MASKS, name, f"the dtype is {value.dtype}, expected bool")
-    wrong = int((value != mask).sum())
-    reason = f"{wrong} of {mask.size} entries differ" if wrong else ""
+        return _diverged(subject, check, name, problem)
+    wrong = float(np.abs(value.astype(np.float64) - expected).sum())
+    reason = f"{wrong:g} differ" if wrong else ""
     verdict = "diverged" if wrong else "pass"
-    return Row(MASKS, subject.framework, subject.mode, subject.dtype, name, float(wrong), 0.0, 0.0, verdict, reason)
+    return Row(check, subject.framework, subject.mode, subject.dtype, name, wrong, 0.0, 0.0, verdict, reason)
 
 
-def _unlike(expected: Array, value: Array | None) -> str:
+def _unlike(expected: Array, value: Array | None, dtype: str) -> str:
     if value is None:
         return "the value is missing"
     if value.shape != expected.shape:
         return f"the shape is {value.shape}, expected {expected.shape}"
+    if value.dtype.name != dtype:
+        return f"the dtype is {value.dtype}, expected {dtype}"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from .checks import LOCAL_CHECKS, MASKS
+from .checks import API, LOCAL_CHECKS, MASKS
 from .reports import Divergence, Row
 
 
@@ -11,13 +11,15 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
 
     A step that was fed with given values and still broke it is wrong itself: that is "local", and beats every value
     that is wrong end to end, for those may have inherited their error. A wrong mask comes before everything.
+    A method that returns what the model did not compute is named when the model itself is right.
     """
     diverged = [row for row in rows if row.verdict == "diverged"]
-    local = [row.name for row in diverged if row.check in (MASKS, *LOCAL_CHECKS)]
-    inherited = [row.name for row in diverged]
-    place = {name: index for index, name in enumerate(order)}
     if not diverged:
         return None
+    place = {name: index for index, name in enumerate(order)}
+    # Nothing comes before the first value that it could inherit from.
+    local = [row.name for row in diverged if row.check in (MASKS, *LOCAL_CHECKS) or row.name == order[0]]
+    candidates = local or [row.name for row in diverged if row.check != API] or [row.name for row in diverged]
     # Masks, and values that no reference knows, have no place in the order of the computation: they come first.
-    first = min(local or inherited, key=lambda name: place.get(name, -1))
-    return Divergence(first, "local" if local else "inherited")
+    first = min(candidates, key=lambda name: place.get(name, -1))
+    return Divergence(first, "local" if local or first.startswith(API) else "inherited")

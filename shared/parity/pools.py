@@ -7,6 +7,7 @@ from typing import Protocol
 from .. import checkpoint, npz
 from ..arrays import Array
 from ..checkpoint import Checkpoint
+from ..errors import CheckpointError
 from ..protocol import Model
 from .checks import Check, Weights, run
 from .workers import Worker, WorkerError
@@ -55,7 +56,7 @@ class LocalPool:
                 yield framework, WorkerError.of(error, fatal=True)
                 continue
             try:
-                results = run(model, check.batch, replacements)
+                results = run(model, self._weights[check.weights], check.batch, replacements)
             except Exception as error:
                 yield framework, WorkerError.of(error, fatal=False)
             else:
@@ -129,13 +130,19 @@ class WorkerPool:
                     del self._workers[framework]
                 yield framework, error
             else:
-                reader = npz.Reader(self._results(framework))
-                yield framework, {name: reader.array(name) for name in reader.names}
+                yield framework, self._read(framework)
 
     def close(self) -> None:
         """See ``Pool.close``."""
         for worker in self._workers.values():
             worker.close()
+
+    def _read(self, framework: str) -> Results | WorkerError:
+        try:
+            reader = npz.Reader(self._results(framework))
+            return {name: reader.array(name) for name in reader.names}
+        except CheckpointError as error:
+            return WorkerError.of(error, fatal=False)
 
     def _results(self, framework: str) -> Path:
         return self._folder / f"{framework}.npz"

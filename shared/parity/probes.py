@@ -5,40 +5,73 @@ GELU hardly shows at the output. So each step is also run alone, on values put i
 
 ``normal``        unit variance everywhere, and attention that is neither flat nor sharp;
 ``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result;
-``large``         pre-activations and scores up to a hundred, where a power overflows and a softmax saturates.
+``large``         pre-activations and scores up to a hundred, where a power overflows and a softmax saturates;
+``offset``        vectors with a mean a thousand times their deviation, where a variance may cancel;
+``masking``       scores as large as the masking value, where it shows which value it is and whether it is added or put
+                  in place, on a batch that has a row without any token to attend to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from ..activations import Activation
+from ..activations import Activation, activations
 from ..arrays import Array, Float32s
+from ..config import ModelConfig
+from ..inputs import Batch, random_batch
 
-Kind = Literal["normal", "low_variance", "large"]
-KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large")
+Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
+KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
 
 _LARGE = 30.0
 _SMALLEST_EXPONENT = -6
+_OFFSET = 1000.0
 
 
-def replacements(
-    kind: Kind, values: Mapping[str, Activation], truth: Mapping[str, Array], seed: int
-) -> dict[str, Float32s]:
+def replacements(kind: Kind, config: ModelConfig, truth: Mapping[str, Array], seed: int) -> dict[str, Float32s]:
     """A float32 array for each named value, of the shape that it has in ``truth``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
-    return {name: _fresh(kind, activation, truth[name].shape, generator) for name, activation in values.items()}
+    return {
+        name: _fresh(kind, config, activation, truth[name].shape, generator)
+        for name, activation in activations(config).items()
+    }
 
 
-def _fresh(kind: Kind, activation: Activation, shape: tuple[int, ...], generator: np.random.Generator) -> Float32s:
+def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
+    """A batch to go with the values: embedded inputs are of that kind too; for masking, the last row has no token."""
+    drawn = random_batch(config, lengths, generator)
+    if not config.source_vocabulary:
+        drawn = replace(drawn, source=_vectors(kind, drawn.source.shape, generator))
+    if kind == "masking":
+        valid = drawn.valid.copy()
+        valid[-1] = False
+        drawn = replace(drawn, valid=valid)
+    return drawn
+
+
+def _fresh(
+    kind: Kind, config: ModelConfig, activation: Activation, shape: tuple[int, ...], generator: np.random.Generator
+) -> Float32s:
+    if activation.axes[-1] == "hidden":
+        return _vectors(kind, shape, generator)
     fresh = generator.standard_normal(shape, np.float32)
     if activation.name.endswith(".weights"):
         weights = np.exp(fresh)
         return weights / weights.sum(axis=-1, keepdims=True)
     if kind == "large" and activation.name.endswith((".scores", ".inner")):
         return fresh * np.float32(_LARGE)
-    if kind == "low_variance" and activation.axes[-1] == "hidden":
+    if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
+        return fresh * np.float32(abs(config.masking_value))
+    return fresh
+
+
+def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator) -> Float32s:
+    fresh = generator.standard_normal(shape, np.float32)
+    if kind == "offset":
+        return fresh + np.float32(_OFFSET)
+    if kind == "low_variance":
         # Neighbouring tokens differ in scale, so that every batch has every scale.
         rows = np.arange(fresh[..., 0].size).reshape(fresh.shape[:-1])
         exponents = rows % (1 - _SMALLEST_EXPONENT)

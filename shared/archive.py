@@ -1,0 +1,166 @@
+"""The structure of a zip archive, read strictly: every byte of it belongs to exactly one member or to the directory.
+
+Readers of zip files are lenient by custom: they take what stands before, between and behind the members, and members
+that overlap. A checkpoint has none of that, so anything else is damage or an attack, and is refused with ``ValueError``
+before any of it is used. Nothing is read but headers.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END_64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR_64 = struct.Struct("<4sIQI")
+_EXTRA = struct.Struct("<2H")
+
+_ESCAPE_32 = 0xFFFFFFFF  # "the real number is in the ZIP64 field"
+_ESCAPE_16 = 0xFFFF
+_ZIP64_ID = 1
+_UTF8_FLAG = 0x800
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member: its payload is ``buffer[start : start + size]``."""
+
+    name: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a header, local or central, says of a member; ``end`` is where the header ends."""
+
+    name: str
+    checksum: int
+    size: int
+    offset: int
+    end: int
+
+
+def members(buffer: mmap.mmap) -> list[Member]:
+    """Every member, in file order.
+
+    Raises:
+        ValueError: the buffer is not one archive of stored members without gaps, overlaps or repetitions.
+    """
+    try:
+        return list(_members(buffer))
+    except struct.error as error:
+        raise ValueError("it is cut off") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("a member has an unreadable name") from error
+
+
+def _members(buffer: mmap.mmap) -> Iterator[Member]:
+    count, directory, directory_end = _directory(buffer)
+    names: set[str] = set()
+    position, end_of_payload = directory, 0
+    for _ in range(count):
+        central = _central(buffer, position)
+        position = central.end
+        if central.name in names:
+            raise ValueError(f"member {central.name} occurs twice")
+        names.add(central.name)
+        if central.offset != end_of_payload:
+            raise ValueError(f"member {central.name} does not begin where the one before it ends")
+        local = _local(buffer, central.offset)
+        if (local.name, local.checksum, local.size) != (central.name, central.checksum, central.size):
+            raise ValueError(f"the two headers of member {central.name} disagree")
+        end_of_payload = local.end + local.size
+        if end_of_payload > directory:
+            raise ValueError(f"member {central.name} reaches beyond its place")
+        yield Member(local.name, local.end, local.size)
+    if position != directory_end or end_of_payload != directory:
+        raise ValueError("there is something between the members and the end")
+
+
+def _directory(buffer: mmap.mmap) -> tuple[int, int, int]:
+    """The number of members, and where their directory begins and ends."""
+    end = len(buffer) - _END.size
+    if end < 0 or buffer[end : end + 4] != b"PK\x05\x06":
+        raise ValueError("it is not a zip archive, or is cut off")
+    _, disk, first_disk, here, count, size, start, comment = _END.unpack_from(buffer, end)
+    if disk or first_disk or comment or here != count:
+        raise ValueError("its end record is unlike that of a checkpoint")
+    if _ESCAPE_16 in (here, count) or _ESCAPE_32 in (size, start):
+        locator = end - _LOCATOR_64.size
+        end = locator - _END_64.size
+        if end < 0 or buffer[locator : locator + 4] != b"PK\x06\x07" or buffer[end : end + 4] != b"PK\x06\x06":
+            raise ValueError("its ZIP64 end record is missing")
+        _, _, where, _ = _LOCATOR_64.unpack_from(buffer, locator)
+        _, record, _, _, disk, first_disk, here, count, size, start = _END_64.unpack_from(buffer, end)
+        if where != end or record != _END_64.size - 12 or disk or first_disk or here != count:
+            raise ValueError("its ZIP64 end record is damaged")
+    if start + size != end:
+        raise ValueError("its directory is not where its end record says")
+    return count, start, end
+
+
+def _central(buffer: mmap.mmap, position: int) -> _Entry:
+    fields = _CENTRAL.unpack_from(buffer, position)
+    signature, _, _, flags, method, _, _, checksum, stored, size, name_length, extra_length, comment = fields[:13]
+    disk, _, _, offset = fields[13:]
+    if signature != b"PK\x01\x02" or comment or disk:
+        raise ValueError("its directory is damaged")
+    name = _name(buffer, position + _CENTRAL.size, name_length)
+    _check_method(name, flags, method)
+    extra = position + _CENTRAL.size + name_length
+    size, stored, offset = _zip64(buffer, extra, extra_length, [size, stored, offset])
+    if size != stored:
+        raise ValueError(f"member {name} is compressed")
+    return _Entry(name, checksum, size, offset, extra + extra_length)
+
+
+def _local(buffer: mmap.mmap, position: int) -> _Entry:
+    fields = _LOCAL.unpack_from(buffer, position)
+    signature, _, flags, method, _, _, checksum, stored, size, name_length, extra_length = fields
+    if signature != b"PK\x03\x04":
+        raise ValueError("a member has no header where the directory says")
+    name = _name(buffer, position + _LOCAL.size, name_length)
+    _check_method(name, flags, method)
+    extra = position + _LOCAL.size + name_length
+    size, stored = _zip64(buffer, extra, extra_length, [size, stored])
+    if size != stored:
+        raise ValueError(f"member {name} is compressed")
+    return _Entry(name, checksum, size, position, extra + extra_length)
+
+
+def _name(buffer: mmap.mmap, start: int, length: int) -> str:
+    raw = buffer[start : start + length]
+    if len(raw) != length:
+        raise ValueError("it is cut off")
+    return raw.decode("utf-8")
+
+
+def _check_method(name: str, flags: int, method: int) -> None:
+    if method:
+        raise ValueError(f"member {name} is compressed")
+    if flags & ~_UTF8_FLAG:
+        raise ValueError(f"member {name} is encrypted, or its size stands behind it")
+
+
+def _zip64(buffer: mmap.mmap, start: int, length: int, numbers: list[int]) -> list[int]:
+    """``numbers`` with each that is escaped replaced by its value in the ZIP64 extra field."""
+    position, end = start, start + length
+    values = list(numbers)
+    while position < end:
+        kind, size = _EXTRA.unpack_from(buffer, position)
+        position += _EXTRA.size
+        if position + size > end:
+            raise ValueError("an extra field is damaged")
+        if kind == _ZIP64_ID:
+            places = [place for place, number in enumerate(numbers) if number == _ESCAPE_32]
+            if size != 8 * len(places):
+                raise ValueError("a ZIP64 extra field is damaged")
+            for place, value in zip(places, struct.unpack_from(f"<{len(places)}Q", buffer, position), strict=True):
+                values[place] = value
+        position += size
+    if _ESCAPE_32 in values:
+        raise ValueError("a ZIP64 extra field is missing")
+    return values
