@@ -9,6 +9,7 @@ from ..shared.protocol import Builder, Model
 
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
+DEVICES = ("cpu", "cuda")
 
 PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
@@ -40,11 +41,14 @@ def builder(framework: str) -> Builder:
 def build(framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> Model:
     """The model of ``checkpoint`` in ``framework``, one of "torch", "paddle", "jax" or "numpy", the reference.
 
-    ``dtype`` None is float32, and float64 for the reference. ``device`` is "cpu" or "cuda".
+    ``dtype`` None is float32, and float64 for the reference. ``device`` is "cpu" or "cuda". What the model returns
+    is the caller's; its parameters may share memory with the checkpoint (PyTorch on the CPU), so leave that unchanged.
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not know the device or dtype.
     """
+    if device not in DEVICES:
+        raise FrameworkError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
     return builder(framework)(checkpoint, device=device, dtype=dtype)
 
 

@@ -6,10 +6,9 @@ errors of a correct float32 implementation are measured by running the same code
 complex numbers, so that derivatives by the complex step hold.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 
 import numpy as np
 from scipy.special import erf
@@ -59,13 +58,6 @@ def gelu(x: Array, approximate: str) -> Array:
     if approximate == "tanh":
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1 + erf(x * np.sqrt(0.5).astype(np.real(x).dtype)))
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": relu,
-    "gelu": partial(gelu, approximate="none"),
-    "gelu_tanh": partial(gelu, approximate="tanh"),
-}
 
 
 class Linear:

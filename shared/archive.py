@@ -84,7 +84,7 @@ def _directory(buffer: mmap.mmap) -> tuple[int, int, int]:
     """The number of members, and where their directory begins and ends."""
     end = len(buffer) - _END.size
     if end < 0 or buffer[end : end + 4] != b"PK\x05\x06":
-        raise ValueError("it is not a zip archive, or is cut off")
+        raise ValueError("it is cut off" if buffer[:2] == b"PK" else "it is not a zip archive")
     _, disk, first_disk, here, count, size, start, comment = _END.unpack_from(buffer, end)
     if disk or first_disk or comment or here != count:
         raise ValueError("its end record is unlike that of a checkpoint")

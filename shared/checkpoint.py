@@ -11,15 +11,17 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import files, npz, schema
 from .arrays import Array
 from .config import ModelConfig
-from .errors import CheckpointError
+from .errors import CheckpointError, ConfigError
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
+
+_DIGESTED = ("dtype", "shape", "sha256")  # what the digest covers of a tensor
 
 Verify = Literal["open", "touched", "full"]
 
@@ -39,8 +41,8 @@ class Checkpoint:
         tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
     ) -> None:
-        if not isinstance(tensors, _MappedTensors):  # a file's manifest has been verified already
-            schema.verify(config, tensors)
+        # The arrays behind mapped tensors: looking at their shapes is no reason to verify their checksums.
+        schema.verify(config, tensors.arrays if isinstance(tensors, _MappedTensors) else tensors)
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
@@ -57,11 +59,9 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     Raises:
         OutputError: the target cannot be written.
     """
-    path = Path(path)
     parameters = schema.parameters(checkpoint.config)
     entries: dict[str, dict[str, Any]] = {}
-    with files.writing(path) as file:
-        writer = npz.Writer(file)
+    with files.writing(Path(path)) as file, npz.Writer(file) as writer:
         for name in sorted(checkpoint.tensors):
             tensor = checkpoint.tensors[name]
             writer.write_array(name, tensor)
@@ -71,49 +71,73 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
             entry["axes"] = list(parameters[name].axes)
             if name in checkpoint.source_names:
                 entry["source"] = checkpoint.source_names[name]
-        manifest = {
-            "schema": SCHEMA,
-            "digest": digest,
-            "config": checkpoint.config.to_dict(),
-            "tensors": entries,
-        }
-        writer.write_bytes(MANIFEST, json.dumps(manifest, indent=1).encode())
-        writer.close()
+        manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
+        writer.write_bytes(MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     """Open the checkpoint at ``path``; its tensors are mapped from the file, not read.
 
-    ``verify`` says when a tensor's bytes are compared with its sha256: "open" never (only the structure is
-    checked), "touched" when it is first read, "full" now.
+    The structure of the file and the digest of its manifest are always verified. ``verify`` says when a tensor's bytes
+    are compared with its sha256: "open" never, "touched" when it is first read, "full" now.
 
     Raises:
         CheckpointError: the file is no checkpoint, is damaged or is of a newer schema.
     """
+    if verify not in get_args(Verify):
+        raise CheckpointError(
+            f"unknown level of verification {verify!r}; expected one of {', '.join(get_args(Verify))}"
+        )
     path = Path(path)
     reader = npz.Reader(path)
-    try:
-        manifest = json.loads(reader.read_bytes(MANIFEST))
-        version, entries = manifest["schema"], manifest["tensors"]
-        if version != SCHEMA:
-            raise CheckpointError(f"cannot read {path}: its schema is {version!r}, expected {SCHEMA!r}; update Triglot")
-        config = ModelConfig.from_dict(manifest["config"])
-        hashes = {name: str(entry["sha256"]) for name, entry in entries.items()}
-        source_names = {name: str(entry["source"]) for name, entry in entries.items() if "source" in entry}
-        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"cannot read {path}: {MANIFEST} is damaged; give a file that Triglot wrote") from error
+    config, entries = _manifest(path, reader)
     arrays = {name: reader.array(name) for name in reader.names}
-    schema.verify(config, arrays)
-    if shapes != {name: array.shape for name, array in arrays.items()}:
-        raise CheckpointError(
-            f"cannot read {path}: {MANIFEST} and the tensors disagree; give a file that Triglot wrote"
-        )
-    tensors = _MappedTensors(path, arrays, hashes if verify != "open" else {})
+    try:
+        schema.verify(config, arrays)
+    except CheckpointError as error:
+        raise _unreadable(path, str(error)) from error
+    if reader.members != [*(f"{name}.npy" for name in sorted(arrays)), MANIFEST]:
+        raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
+    parameters = schema.parameters(config)
+    for name, array in arrays.items():
+        found = {"dtype": array.dtype.name, "shape": list(array.shape), "axes": list(parameters[name].axes)}
+        if found != {key: entries.get(name, {}).get(key) for key in found}:
+            raise _unreadable(path, f"{MANIFEST} and the tensor {name} disagree")
+    if entries.keys() != arrays.keys():
+        raise _unreadable(path, f"{MANIFEST} names tensors that are not there")
+    tensors = _MappedTensors(path, arrays, {name: entry["sha256"] for name, entry in entries.items()})
+    if verify == "open":
+        tensors.unverified.clear()
     if verify == "full":
         for name in tensors:
             tensors[name]
-    return Checkpoint(config, tensors, source_names)
+    return Checkpoint(config, tensors, {name: entry["source"] for name, entry in entries.items() if "source" in entry})
+
+
+def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, dict[str, Any]]]:
+    """The configuration and, per tensor, what the manifest says of it, if its digest is right."""
+    try:
+        manifest = json.loads(reader.read_bytes(MANIFEST))
+        version = manifest["schema"]
+        if version != SCHEMA:
+            raise _unreadable(path, f"its schema is {version!r}, expected {SCHEMA!r}", "update Triglot")
+        config = ModelConfig.from_dict(manifest["config"])
+        entries: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in manifest["tensors"].items()}
+        content = {name: {key: entry[key] for key in _DIGESTED} for name, entry in entries.items()}
+        intact = manifest["digest"] == _digest(config, content)
+    except CheckpointError:
+        raise
+    except ConfigError as error:
+        raise _unreadable(path, str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, f"{MANIFEST} is damaged") from error
+    if not intact:
+        raise _unreadable(path, f"{MANIFEST} was changed, its digest is wrong")
+    return config, entries
+
+
+def _unreadable(path: Path, why: str, remedy: str = "give a file that Triglot wrote") -> CheckpointError:
+    return CheckpointError(f"cannot read {path}: {why}; {remedy}")
 
 
 class _MappedTensors(Mapping[str, Array]):
@@ -121,25 +145,28 @@ class _MappedTensors(Mapping[str, Array]):
 
     def __init__(self, path: Path, arrays: Mapping[str, Array], unverified: Mapping[str, str]) -> None:
         self._path = path
-        self._arrays = arrays
-        self._unverified = dict(unverified)
+        self.arrays = arrays
+        self.unverified = dict(unverified)
 
     def __getitem__(self, name: str) -> Array:
-        array = self._arrays[name]
-        if name in self._unverified:
-            if _sha256(array) != self._unverified[name]:
+        array = self.arrays[name]
+        if name in self.unverified:
+            if _sha256(array) != self.unverified[name]:
                 raise CheckpointError(
                     f"cannot read {self._path}: the checksum of {name} is wrong, the file is damaged; "
                     "restore it from a copy"
                 )
-            del self._unverified[name]
+            del self.unverified[name]
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays  # which says nothing about the bytes
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
+        return iter(self.arrays)
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self.arrays)
 
 
 def _sha256(tensor: Array) -> str:

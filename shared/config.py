@@ -1,12 +1,13 @@
 """The model configuration: every axis on which the supported models differ, validated once, here.
 
-Nothing that changes a result has a default: a wrong epsilon or a wrong GELU loads without a complaint in every
-framework, so a configuration has to say which one it means.
+What strict loading would not notice has no default: a wrong epsilon or a wrong GELU loads without a complaint in
+every framework, so a configuration has to say which one it means.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args, get_type_hints
@@ -20,6 +21,7 @@ Positions = Literal["none", "learned", "sinusoidal"]
 Norm = Literal["layer_norm"]
 Head = Literal["pooler"]
 
+_DROPOUT_RATES = ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout")
 PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
 
 
@@ -89,6 +91,9 @@ class ModelConfig:
         _check_processes(self)
         _check_inputs(self)
         _check_arithmetic(self)
+        for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
+            if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
+                object.__setattr__(self, name, float(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every field, in the order of the class."""
@@ -101,6 +106,8 @@ class ModelConfig:
         Raises:
             ConfigError: a field is unknown, missing or wrong.
         """
+        if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"configuration: got {type(fields).__name__}; expected an object of fields by name")
         known = {field.name: field for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - set(known))
         if unknown:
@@ -131,9 +138,9 @@ def _check_types(config: ModelConfig) -> None:
             if value not in choices:
                 raise _refuse(field.name, value, f"one of {', '.join(choices)}")
         elif field.name == "heads_on_top":
-            known = get_args(Head)
-            if value != tuple(head for head in known if head in config.heads_on_top):
-                raise _refuse(field.name, value, f"a list over {', '.join(known)}, in this order, each at most once")
+            known, named = get_args(Head), config.heads_on_top
+            if type(value) is not tuple or named != tuple(head for head in known if head in named):
+                raise _refuse(field.name, named, f"a tuple over {', '.join(known)}, in this order, each at most once")
         else:
             accepted = tuple(choices) if choices else (hint,)
             if float in accepted:
@@ -186,11 +193,11 @@ def _check_inputs(config: ModelConfig) -> None:
 def _check_arithmetic(config: ModelConfig) -> None:
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
-    for name in ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout"):
+    for name in _DROPOUT_RATES:
         if not 0 <= getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "a rate from 0 up to, not including, 1")
     if config.masking == "exclude":
         if config.masking_value is not None:
             raise _refuse("masking_value", config.masking_value, "null: masking 'exclude' needs no value")
-    elif config.masking_value is None or not config.masking_value < 0:
-        raise _refuse("masking_value", config.masking_value, f"a negative number with masking {config.masking!r}")
+    elif config.masking_value is None or not -sys.float_info.max <= config.masking_value < 0:
+        raise _refuse("masking_value", config.masking_value, f"a finite negative number, to {config.masking}")

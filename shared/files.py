@@ -18,22 +18,32 @@ def writing(path: Path) -> Generator[BinaryIO]:
         OutputError: the target cannot be written; an old file of that name is unharmed.
     """
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from error
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A pipe or a device, /dev/stdout say: there is nothing to replace.
+            file, temporary = path.open("wb"), None
+        else:
+            path = path.resolve()  # a link stays a link
+            descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".part", dir=path.parent)
+            file = os.fdopen(descriptor, "w+b")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise OutputError(f"cannot write {path}: {reason}; choose a writable folder") from error
     try:
-        with os.fdopen(descriptor, "w+b") as file:
+        with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+            if temporary is not None:
+                file.flush()
+                os.fsync(file.fileno())
+        if temporary is not None:
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
 
 def check_target(path: Path) -> None:
@@ -42,9 +52,9 @@ def check_target(path: Path) -> None:
     Raises:
         OutputError: it is a folder, or its folder does not exist or cannot be written.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")

@@ -46,11 +46,11 @@ def batch(
     Raises:
         InputError: names the input, what it is and what was expected.
     """
-    source = _source(config, np.asarray(token_ids))
+    source = _source(config, _array("token_ids", token_ids))
     shape = source.shape[:2]
     if valid is None:
         valid = np.ones(shape, np.bool_)
-    valid = np.asarray(valid)
+    valid = _array("valid", valid)
     if valid.dtype != np.bool_ or valid.shape != shape:
         raise InputError(f"valid is {_describe(valid)}; expected bool {shape}, True for real tokens")
     if not valid.any(axis=1).all():
@@ -76,7 +76,7 @@ def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) 
     """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64."""
     generator = np.random.default_rng([seed, count, batch_size])
     longest = min(config.source_max_length, 64)
-    lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int), return_inverse=False)
+    lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int))
     lengths = np.resize(lengths, count * batch_size)
     generator.shuffle(lengths)
     return [
@@ -101,20 +101,35 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
 
 
 def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:
-    """Rows of token ids as batches in the order given, each padded to its longest row."""
+    """Rows of token ids as batches in the order given, each padded to its longest row.
+
+    Raises:
+        InputError: a row holds no integers, or ids that the model does not have.
+    """
     batches: list[Batch] = []
     for start in range(0, len(rows), batch_size):
         chunk = rows[start : start + batch_size]
-        ids = np.full((len(chunk), max(map(len, chunk))), config.pad_id or 0, np.int32)
+        ids = np.full((len(chunk), max(map(len, chunk))), config.pad_id or 0, np.int64)
         valid = np.zeros(ids.shape, np.bool_)
         for row, tokens in enumerate(chunk):
+            if len(tokens) and np.asarray(tokens).dtype.kind not in "iu":
+                raise InputError(f"row {start + row} is {_describe(np.asarray(tokens))}; expected integers")
             ids[row, : len(tokens)] = tokens
             valid[row, : len(tokens)] = True
         batches.append(batch(config, ids, valid))
     return batches
 
 
+def _array(name: str, given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"{name} has rows of different lengths; pad them, and say which tokens are valid") from error
+
+
 def _source(config: ModelConfig, source: Array) -> Array:
+    if source.ndim >= 2 and 0 in source.shape:
+        raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
     if config.source_vocabulary:
         if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
             raise InputError(f"token_ids is {_describe(source)}; expected integers (B, S)")
@@ -123,8 +138,6 @@ def _source(config: ModelConfig, source: Array) -> Array:
             f"the embedded input is {_describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
             "for this model has no vocabulary"
         )
-    if 0 in source.shape:
-        raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
     if source.shape[1] > config.source_max_length:
         raise InputError(
             f"the length {source.shape[1]} is over the maximum {config.source_max_length} of the model; cut the input"
@@ -132,14 +145,14 @@ def _source(config: ModelConfig, source: Array) -> Array:
     if not config.source_vocabulary:
         if not np.isfinite(source.astype(np.float64)).all():
             raise InputError("the embedded input holds NaN or infinity; expected finite numbers")
-        return source
+        return source.astype(source.dtype.newbyteorder("="), copy=False)
     return _in_range("token_ids", source, config.source_vocabulary)
 
 
 def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Int32s:
     if ids is None:
         return np.zeros(shape, np.int32)
-    ids = np.asarray(ids)
+    ids = _array(name, ids)
     if not vocabulary:
         raise InputError(f"{name} was given, but this model has none; leave it out")
     if ids.shape != shape or not np.issubdtype(ids.dtype, np.integer):

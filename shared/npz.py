@@ -13,7 +13,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.lib import format as npy
@@ -39,7 +39,7 @@ _DTYPES = {np.dtype(number).newbyteorder("<").str.encode(): np.dtype(number) for
 
 
 class Writer:
-    """Writes members one after another, so that no more than one array need be in memory."""
+    """Writes members one after another, so that no more than one array need be in memory. Use it in a ``with``."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -61,8 +61,17 @@ class Writer:
         with self._open(name) as member:
             member.write(content)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._zip.fp = None  # nothing is to be finished: the file is going away
+
     def close(self) -> None:
-        """Write the directory of the archive."""
+        """Write the directory of the archive, its last part."""
         self._zip.close()
 
     def _open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -80,11 +89,9 @@ class Writer:
 
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write ``arrays`` to the temporary file ``path`` in the order given; ``files.writing`` is for what must last."""
-    with path.open("w+b") as file:
-        writer = Writer(file)
+    with path.open("w+b") as file, Writer(file) as writer:
         for name, array in arrays.items():
             writer.write_array(name, array)
-        writer.close()
 
 
 class Reader:
@@ -128,7 +135,10 @@ class Reader:
             raise self._unreadable(f"{name} {error}") from error
         if data + math.prod(shape) * dtype.itemsize != member.size:
             raise self._unreadable(f"{name} does not have the size that its header states")
-        return np.ndarray(shape, dtype, buffer=self._map, offset=member.start + data)
+        try:
+            return np.ndarray(shape, dtype, buffer=self._map, offset=member.start + data)
+        except ValueError as error:  # an axis of 0 beside others that no memory holds
+            raise self._unreadable(f"{name} has the impossible shape {shape}") from error
 
     def read_bytes(self, name: str) -> bytes:
         """The content of the member ``name``."""

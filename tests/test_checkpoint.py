@@ -1,5 +1,6 @@
 """The neutral checkpoint: what is saved comes back, anyone can read it, and damage does not go unnoticed."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -249,9 +250,39 @@ def test_a_wrong_checksum_in_the_manifest_is_noticed(saved):
 
 
 def edit_json(content, change):
+    """Change a manifest, and make its digest fit again where that is possible: deeper checks have their turn then."""
     manifest = json.loads(content)
     change(manifest)
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        keys = ("dtype", "shape", "sha256")
+        tensors = {name: {key: entry[key] for key in keys} for name, entry in manifest["tensors"].items()}
+        signed = json.dumps({"config": manifest["config"], "tensors": tensors}, sort_keys=True)
+        manifest["digest"] = hashlib.sha256(signed.encode()).hexdigest()
     return json.dumps(manifest).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["config"].update(norm_eps=1e-5),
+        lambda manifest: manifest["config"].update(activation="gelu_tanh"),
+        lambda manifest: manifest["tensors"]["heads.pooler.bias"].update(sha256="0" * 64),
+        lambda manifest: manifest.update(digest="0" * 64),
+    ],
+    ids=["epsilon", "activation", "checksum", "digest"],
+)
+@pytest.mark.parametrize("level", ["open", "touched", "full"])
+def test_a_manifest_that_was_changed_is_refused_at_every_level(change, level, saved):
+    _, path = saved
+
+    def edit(content):
+        manifest = json.loads(content)
+        change(manifest)
+        return json.dumps(manifest).encode()
+
+    rewrite(path, edit)
+    with pytest.raises(CheckpointError, match=r"manifest\.json was changed, its digest is wrong; give a file that"):
+        checkpoint.load(path, level)
 
 
 def test_rewriting_alone_is_no_damage(saved):
@@ -281,7 +312,6 @@ def test_a_newer_schema_is_refused(saved):
         b'"schema"',
         b"{}",
         b'{"schema": "triglot.checkpoint/1"}',
-        b'{"schema": "triglot.checkpoint/1", "config": null, "tensors": {}}',
     ],
 )
 def test_a_damaged_manifest_is_refused(content, saved):
@@ -324,16 +354,21 @@ def test_an_archive_without_a_manifest_is_refused(saved):
     "change",
     [
         lambda entries: entries.pop("heads.pooler.bias"),
-        lambda entries: entries.update(other={"sha256": "", "shape": [1]}),
+        lambda entries: entries.update(other={"sha256": "", "shape": [1], "dtype": "float32"}),
         lambda entries: entries["heads.pooler.bias"].update(shape=[23]),
         lambda entries: entries["heads.pooler.bias"].update(shape=[24, 1]),
+        lambda entries: entries["heads.pooler.bias"].update(dtype="float64"),
+        lambda entries: entries["heads.pooler.bias"].update(axes=["head"]),
     ],
-    ids=["an entry too few", "an entry too many", "another size", "another rank"],
+    ids=["an entry too few", "an entry too many", "another size", "another rank", "another dtype", "other axes"],
 )
 def test_a_manifest_that_disagrees_with_the_tensors_is_refused(change, saved):
     _, path = saved
     rewrite(path, lambda content: edit_json(content, lambda manifest: change(manifest["tensors"])))
-    assert_load_refused(path, f"cannot read {path}: manifest.json and the tensors disagree;")
+    with pytest.raises(
+        CheckpointError, match=r"manifest\.json (and the tensor .* disagree|names tensors that are not)"
+    ):
+        checkpoint.load(path)
 
 
 def test_tensors_outside_the_schema_are_refused(saved):

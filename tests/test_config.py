@@ -28,7 +28,7 @@ CHOICES = {
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
 }
-HEADS = "a list over pooler, in this order, each at most once"
+HEADS = "a tuple over pooler, in this order, each at most once"
 
 
 def types():
@@ -285,7 +285,7 @@ def test_excluding_needs_no_masking_value():
 @pytest.mark.parametrize("value", [None, 0, 0.0, 1e4, float("nan"), float("inf")])
 @pytest.mark.parametrize("masking", ["fill", "add"])
 def test_filling_and_adding_need_a_negative_masking_value(masking, value):
-    message = f"^configuration: masking_value is {value}; expected a negative number with masking '{masking}'$"
+    message = f"^configuration: masking_value is {value}; expected a finite negative number, to {masking}$"
     with pytest.raises(ConfigError, match=message):
         replace(BERT, masking=masking, masking_value=value)
 

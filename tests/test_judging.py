@@ -40,10 +40,9 @@ def expectation(check):
 @pytest.fixture
 def results(check, expectation):
     """What a perfect implementation gives."""
-    return {
-        **{name: value.astype(np.float32) for name, value in expectation.truth.items()},
-        **expected_masks(check.batch),
-    }
+    values = {name: value.astype(np.float32) for name, value in expectation.truth.items()}
+    methods = {"api.encode": values["output"], "api.heads.pooler": values["heads.pooler"], "api.weights": np.array(0)}
+    return {**values, **methods, **expected_masks(check.batch)}
 
 
 def verdicts(rows):
@@ -53,7 +52,7 @@ def verdicts(rows):
 def test_perfect_results_pass(check, expectation, results):
     rows = judge(SUBJECT, check, expectation, results, CONFIG)
     assert {row.verdict for row in rows} == {"pass"}
-    assert len(rows) == len(expectation.truth) + 3
+    assert len(rows) == len(expectation.truth) + 3 + 3  # masks, and the public methods
 
 
 def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
@@ -66,8 +65,7 @@ def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
 @pytest.mark.parametrize(("factor", "verdict"), [(0.99, "pass"), (1.01, "diverged")])
 def test_error_is_judged_by_the_budget(factor, verdict, check, expectation, results):
     limit = budget(1e-7, 1.0, "float32")
-    results[NAME] = expectation.truth[NAME].copy()
-    results[NAME][0, 0, 0, 0] += factor * limit
+    expectation.truth[NAME][0, 0, 0, 0] -= factor * limit  # in float64, where it is exact enough
     rows = {row.name: row for row in judge(SUBJECT, check, expectation, results, CONFIG)}
     assert rows[NAME].verdict == verdict
     assert rows[NAME].error == pytest.approx(factor * limit, rel=1e-6)
@@ -114,7 +112,7 @@ def test_one_flipped_bit_of_a_mask_diverges(check, expectation, results):
     results["masks.causal"] = results["masks.causal"].copy()
     results["masks.causal"][0, 0, 1, 3] = True
     row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["masks.causal"]
-    assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 of 25 entries differ")
+    assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 differ")
 
 
 def test_mask_of_numbers_diverges(check, expectation, results):
@@ -129,6 +127,7 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, expectation, r
     results["encoder.layers.0.attention.scores"][1, :, 3, :] = 7
     results["encoder.layers.0.attention.scores"][1, :, 0, 3] = 7
     assert not verdicts(judge(SUBJECT, check, expectation, results, CONFIG))
+    results["output"] = results["output"].copy()
     results["output"][1, 3, 0] = 7
     results["encoder.layers.0.attention.weights"][1, :, 0, 3] = 7
     assert set(verdicts(judge(SUBJECT, check, expectation, results, CONFIG))) == {
@@ -139,9 +138,40 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, expectation, r
 
 def test_real_marks_targets_and_sources(check):
     valid = check.batch.valid
-    scores = real("encoder.layers.0.attention.scores", check.batch, CONFIG)
+    scores = real("encoder.layers.0.attention.scores", check, CONFIG)
     np.testing.assert_array_equal(scores, valid[:, None, :, None] & valid[:, None, None, :])
-    assert real("heads.pooler", check.batch, CONFIG) is None
+    assert real("heads.pooler", check, CONFIG) is None
+
+
+def test_fresh_values_are_judged_at_padding_too(check):
+    assert real("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
+    assert real("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
+
+
+def test_value_of_another_dtype_diverges(check, expectation, results):
+    results[NAME] = results[NAME].astype(np.float64)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert (row.verdict, row.reason) == ("diverged", "the dtype is float64, expected float32")
+
+
+@pytest.mark.parametrize("method", ["api.encode", "api.heads.pooler"])
+def test_method_that_returns_what_the_model_did_not_compute_diverges(method, check, expectation, results):
+    results[method] = np.zeros_like(results[method])
+    rows = judge(SUBJECT, check, expectation, results, CONFIG)
+    assert set(verdicts(rows)) == {method}
+    assert first_divergence(rows, list(activations(CONFIG))) == Divergence(method, "local")
+
+
+def test_weights_that_are_not_the_checkpoints_diverge(check, expectation, results):
+    results["api.weights"] = np.array(2)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["api.weights"]
+    assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
+
+
+def test_noise_that_is_not_finite_never_passes(check, expectation, results):
+    expectation.noise[NAME] = np.nan
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert row.reason == "the budget is nan: the reference itself is not finite"
 
 
 def test_distance_is_taken_over_what_is_selected():
@@ -181,8 +211,12 @@ def test_first_local_divergence_is_the_first_in_the_computation():
 
 
 def test_local_beats_what_may_be_inherited():
-    rows = [row("a", "end_to_end", verdict="diverged"), row("c", "normal", verdict="diverged")]
+    rows = [row("b", "end_to_end", verdict="diverged"), row("c", "normal", verdict="diverged")]
     assert first_divergence(rows, ORDER) == Divergence("c", "local")
+
+
+def test_the_very_first_value_can_inherit_from_nothing():
+    assert first_divergence([row("a", "maximum_length", verdict="diverged")], ORDER) == Divergence("a", "local")
 
 
 def test_without_a_local_error_it_is_inherited():
@@ -244,8 +278,9 @@ def test_report_is_valid_json_with_the_contracted_fields():
 def test_plan_holds_every_check_and_the_extreme_lengths():
     batches = inputs.random_batches(CONFIG, 2, 3, seed=0)
     checks = plan(CONFIG, batches, seed=0)
-    assert {check.name for check in checks} | {"masks"} == set(CHECKS)
+    assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
     by_name = {check.name: check.batch for check in checks}
+    assert not by_name["masking"].valid[-1].any()
     assert by_name["length_one"].valid.shape[1] == 1
     assert by_name["maximum_length"].valid.shape[1] == CONFIG.source_max_length
     repeated = by_name["repeated_tokens"].source

@@ -20,7 +20,7 @@ from triglot.shared.parity import harness
 from triglot.shared.parity.judging import Subject
 from triglot.shared.parity.pools import LocalPool
 
-RECIPE = "bert-base-tiny"
+POST_NORM, PRE_NORM = "bert-base-tiny", "dygraph-tiny"
 SOURCES = Path(impls.__file__).parent
 
 
@@ -33,11 +33,27 @@ class Bug:
     torch: dict[str, str]
     paddle: dict[str, str]
     jax: dict[str, str]
+    recipe: str = POST_NORM
 
 
-def everywhere(found_at: str, file: str, change: dict[str, str]) -> Bug:
-    return Bug(found_at, file, change, change, change)
+def everywhere(found_at: str, file: str, change: dict[str, str], recipe: str = POST_NORM) -> Bug:
+    return Bug(found_at, file, change, change, change, recipe)
 
+
+# E[x^2] - E[x]^2, as a person would write it in place of the framework's kernel.
+CANCELLING = {
+    "return functional.layer_norm(": (
+        "mean, square = x.mean(-1, keepdim=True), (x * x).mean(-1, keepdim=True)\n"
+        "        return (x - mean) / (square - mean * mean + self.eps) ** 0.5 * self.scale + self.bias\n"
+        "        return functional.layer_norm("
+    )
+}
+# Pieces of the implementations that are too long to stand in the table.
+ADDED = "where(allowed, scores, scores + value)"
+REPLACED = "where(allowed, scores, value)"
+LIMITED = "max(value, config.masking_value"
+ENCODED = "self.transformer.encode(*self._to_device("
+READ_BACK = "_jax2np(state[_native_path(parameter)].get_value())"
 
 BUGS = {
     "tanh for exact GELU": Bug(
@@ -82,6 +98,49 @@ BUGS = {
     "positions shifted by one": everywhere(
         "embeddings.sum", "embeddings.py", {"+ self.config.position_offset)": "+ self.config.position_offset + 1)"}
     ),
+    "epsilon 1e-6 for 1e-5": everywhere(
+        "encoder.layers.0.pre_attention.norm", "norms.py", {"self.eps = config.norm_eps": "self.eps = 1e-6"}, PRE_NORM
+    ),
+    "final norm left out": everywhere(
+        "encoder.final.norm", "encoder.py", {'self.final(x, probe=under(probe, "final"))': "x"}, PRE_NORM
+    ),
+    "residual after the norm": everywhere(
+        "encoder.layers.0.post_attention.residual",
+        "encoder.py",
+        {"self.post_attention(x, residual, ": "self.post_attention(x, self.pre_attention(residual), "},
+        PRE_NORM,
+    ),
+    "a variance that cancels": Bug(
+        "encoder.layers.0.pre_attention.norm",
+        "norms.py",
+        CANCELLING,
+        CANCELLING,
+        {"(centred * centred).mean(axis=-1, keepdims=True)": "(x * x).mean(-1, keepdims=True) - (x - centred) ** 2"},
+        PRE_NORM,
+    ),
+    "a masked score replaced where the value is to be added": everywhere(
+        "encoder.layers.0.attention.weights", "masks.py", {ADDED: REPLACED}, PRE_NORM
+    ),
+    "another masking value": everywhere(
+        "encoder.layers.0.attention.weights", "masks.py", {LIMITED: f"{LIMITED} / 50"}, PRE_NORM
+    ),
+    "a masked token excluded where the value is to be added": everywhere(
+        "encoder.layers.0.attention.weights", "masks.py", {'if config.masking == "exclude"': "if True"}, PRE_NORM
+    ),
+    "weights where nothing is allowed": everywhere(
+        "encoder.layers.0.attention.weights", "masks.py", {'if config.masking == "exclude"': "if False"}
+    ),
+    "encode forgets the mask": everywhere(
+        "api.encode", "model.py", {f"{ENCODED}batch": f"{ENCODED}inputs.batch(self.config, token_ids)"}
+    ),
+    "heads of another token": everywhere("heads.pooler", "heads.py", {"self.pooler(x[:, 0])": "self.pooler(x[:, -1])"}),
+    "weights read back transposed": Bug(
+        "api.weights",
+        "weights.py",
+        {'state[name].T if parameter.role == "linear_weight" else state[name]': "state[name]"},
+        {"_paddle2np(state[name])": "_paddle2np(state[name]).T"},
+        {READ_BACK: f"{READ_BACK}.T"},
+    ),
 }
 
 
@@ -125,21 +184,22 @@ def judge(framework, builder, checkpoint):
         Reference,
         seed=0,
         digest=checkpoint.digest,
-        model=RECIPE,
+        model="mutant",
         inputs="random tokens",
     )
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoint):
-    report = judge(framework, mutant(framework, bug.file, getattr(bug, framework)), make_checkpoint(RECIPE))
+    report = judge(framework, mutant(framework, bug.file, getattr(bug, framework)), make_checkpoint(bug.recipe))
     assert report.verdict == "diverged"
     assert report.first_divergence[framework].name == bug.found_at
     assert report.first_divergence[framework].kind == "local"
 
 
-def test_unchanged_copy_passes(framework, mutant, make_checkpoint):
+@pytest.mark.parametrize("recipe", [POST_NORM, PRE_NORM])
+def test_unchanged_copy_passes(recipe, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
-    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(RECIPE))
+    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe))
     assert report.verdict == "pass"
     assert not report.first_divergence

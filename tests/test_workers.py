@@ -1,10 +1,12 @@
 """A framework that crashes, hangs, dies or cannot be imported is a row in the report; the others still finish."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,10 @@ MISHAPS = {
     "segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "exit": "import sys; print('the disk is on fire', file=sys.stderr); sys.exit(3)",
     "hang": "import time; time.sleep(600)",
-    "hanging child": "import subprocess, time; subprocess.run(['sleep', '600'])",
+    "hanging child": (
+        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '600']); "
+        "pathlib.Path(LOG).write_text(str(child.pid)); child.wait()"
+    ),
     "garbage": "print('Hello from a library that prints', flush=True); import time; time.sleep(600)",
 }
 REASONS = {
@@ -54,8 +59,9 @@ def mishap(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", MISHAPS)
-def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint):
-    mishap("paddle", MISHAPS[kind])
+def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp_path):
+    grandchild = tmp_path / "pid"
+    mishap("paddle", MISHAPS[kind].replace("LOG", repr(str(grandchild))))
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
     assert report.verdict == "incomplete"
     assert report.exit_code == 2
@@ -66,6 +72,17 @@ def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint):
     assert len(others) > 200
     assert {row.verdict for row in others} == {"pass"}
     assert not children()
+    if grandchild.exists():
+        assert not alive(int(grandchild.read_text()))
+
+
+def test_worker_that_prints_before_it_listens_is_a_row(mishap, make_checkpoint, tmp_path, monkeypatch):
+    """A hook of the site, say, that prints when Python starts: what it prints is taken for the first answer."""
+    (tmp_path / "sitecustomize.py").write_text("print('Welcome to the cluster', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], threads=1)
+    assert report.verdict == "error"
+    assert report.rows[0].reason == "printed 'Welcome to the cluster' in place of an answer"
 
 
 def test_import_failure_names_the_exception(mishap, make_checkpoint):
@@ -133,13 +150,14 @@ def test_interrupt_leaves_no_process_and_no_file(tmp_path):
 
 def children(parent=None):
     """The processes that ``parent`` (this one by default) has started and that still run."""
-    listing = subprocess.run(["ps", "-eo", "pid,ppid,stat,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 3) for line in listing.splitlines()[1:]]
-    return [
-        int(pid)
-        for pid, ppid, state, command in rows
-        if int(ppid) == (parent or os.getpid()) and "Z" not in state and "worker" in command
-    ]
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
+            state, ppid = status.read_text().rpartition(")")[2].split()[:2]
+            command = (status.parent / "cmdline").read_text()
+            if int(ppid) == (parent or os.getpid()) and state != "Z" and "worker" in command:
+                found.append(int(status.parent.name))
+    return found
 
 
 def alive(pid):

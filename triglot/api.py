@@ -12,7 +12,7 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared import recipes as named
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
-from triglot.shared.errors import FrameworkError, InputError
+from triglot.shared.errors import ConfigError, FrameworkError, InputError
 from triglot.shared.initializers import initialize as draw
 from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.parity.reports import Report
@@ -38,8 +38,10 @@ def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint
     """A checkpoint with seeded random weights, the same on every machine.
 
     Raises:
-        ConfigError: there is no recipe of that name.
+        ConfigError: there is no recipe of that name, or the seed is negative.
     """
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; expected 0 or more")
     config = named.recipe(recipe_or_config) if isinstance(recipe_or_config, str) else recipe_or_config
     return Checkpoint(config, draw(config, seed))
 
@@ -76,7 +78,8 @@ def check(
     seconds for each answer. ``model`` and ``inputs`` name both in the report.
 
     Raises:
-        FrameworkError: a framework is unknown or not installed, none is installed, or the dtype is unknown.
+        FrameworkError: a framework is unknown or not installed, none is installed, or dtype or device is unknown.
+        InputError: there is no batch, or one does not fit the model.
     """
     # Imported here: who only loads weights should not wait for the harness.
     from triglot.shared.environment import cores  # noqa: PLC0415
@@ -88,6 +91,10 @@ def check(
     _check_frameworks(asked)
     if dtype not in ("float32", "float64"):
         raise FrameworkError(f"unknown dtype {dtype!r}; expected float32 or float64")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; expected 0 or more")
+    if device not in impls.DEVICES:
+        raise FrameworkError(f"unknown device {device!r}; expected one of {', '.join(impls.DEVICES)}")
     if batches is not None and not batches:
         raise InputError("batches is empty; give at least one batch, or None for random ones")
     if batches is None:
@@ -110,7 +117,7 @@ def check(
                 time_limit=time_limit,
             )
         else:
-            builders = {name: partial(impls.builder(name), device=device, dtype=dtype) for name in asked}
+            builders = {name: partial(build, name, device=device, dtype=dtype) for name in asked}
             pool = LocalPool(builders, weights)
         try:
             return harness.compare(

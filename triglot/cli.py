@@ -161,28 +161,32 @@ def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
 
 @app.callback()
 def options(
-    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Take the options that stand before the command."""
-    context.obj = debug
+    """Declare the options of every command, for --help; ``main`` reads them."""
 
 
 def main() -> None:
     """Run the command line; every error is one line on standard error and exit code 2."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     try:
-        code = app(prog_name="triglot", standalone_mode=False)
+        code = app(arguments, prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         _fail(f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'triglot'} --help")
     except TriglotError as error:
-        if "--debug" in sys.argv[1:]:
+        if debug:
             raise
         _fail(str(error))
     except BrokenPipeError:
         # The reader of our output is gone; let nothing complain while Python shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
     if code == INTERRUPTED:
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
     sys.exit(code)

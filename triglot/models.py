@@ -1,6 +1,7 @@
 """What MODEL means on the command line: a recipe name, a neutral checkpoint, or a folder in a known dialect."""
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,14 +29,17 @@ class Source:
     def batches(self, count: int, batch_size: int, seed: int) -> tuple[list[Batch], str]:
         """Inputs for the model and what they are, in words: real text if it has a tokenizer, or random tokens."""
         rows = count * batch_size
-        if self.tokenizer is not None and importlib.util.find_spec("tokenizers") is not None:
+        if self.tokenizer is not None:
             batches = text_batches(self.checkpoint.config, self.tokenizer, rows, batch_size)
             kind = "English sentences"
         else:
             batches = random_batches(self.checkpoint.config, count, batch_size, seed)
             kind = "rows of random tokens" if self.checkpoint.config.source_vocabulary else "rows of random vectors"
         lengths = [int(length) for batch in batches for length in batch.valid.sum(axis=1)]
-        return batches, f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches"
+        return (
+            batches,
+            f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches",
+        )
 
 
 def resolve(model: str, seed: int = 0) -> Source:
@@ -52,7 +56,7 @@ def resolve(model: str, seed: int = 0) -> Source:
         config = recipes.recipe(model)
         return Source(model, Checkpoint(config, initialize(config, seed)), None)
     path = Path(model)
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
             f"{', '.join(recipes.recipes())}"

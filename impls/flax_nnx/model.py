@@ -84,7 +84,7 @@ class Model:
         return jax.device_put(np.array(array, dtype), self.device)
 
     def _to_numpy(self, tensor: jax.Array) -> np.ndarray:
-        return np.asarray(tensor)
+        return np.array(tensor)  # a copy: JAX's own view is read-only
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:

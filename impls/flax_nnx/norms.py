@@ -3,7 +3,6 @@
 Shapes: B batch, S length, D hidden size.
 """
 
-import jax
 from flax import nnx
 from jax import Array
 from jax import numpy as jnp
@@ -26,4 +25,4 @@ class LayerNorm(nnx.Module):
         # Written out: nnx.LayerNorm computes the variance as E[x^2] - E[x]^2 by default, which cancels.
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + self.eps) * self.scale + self.bias
+        return centred / jnp.sqrt(variance + self.eps) * self.scale + self.bias

@@ -49,8 +49,9 @@ def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
 
 
 def _np2jax(array: np.ndarray, device: Any, dtype: type) -> jax.Array:
-    return jax.device_put(np.asarray(array, dtype), device)
+    # A copy: device_put may keep the memory of an aligned array, and whoever changed that would change the model.
+    return jax.device_put(np.array(array, dtype), device)
 
 
 def _jax2np(tensor: jax.Array) -> np.ndarray:
-    return np.asarray(tensor)
+    return np.array(tensor)

@@ -24,7 +24,7 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     weights = {}
     for name in schema.parameters(transformer.config):
         path, attribute = name.rsplit(".", 1)
-        weights[name] = getattr(_module(transformer, path), attribute)
+        weights[name] = getattr(_module(transformer, path), attribute).copy()
     return weights
 
 

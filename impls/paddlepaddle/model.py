@@ -24,7 +24,7 @@ class Model:
         dtype = dtype or "float32"
         if dtype not in DTYPES:
             raise FrameworkError(f"PaddlePaddle: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
-        if device == "cuda" and not paddle.is_compiled_with_cuda():
+        if device == "cuda" and not paddle.device.cuda.device_count():
             raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
         self.config = checkpoint.config
         self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")

@@ -22,6 +22,9 @@ def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: t
         tensor = _np2torch(checkpoint.tensors[name])
         tensor = tensor.T if parameter.role == "linear_weight" else tensor
         state[name] = tensor.to(device=device, dtype=dtype)
+        if dtype == torch.float64:
+            # On a transposed view of few rows, the float64 product rounds ten times as coarsely.
+            state[name] = state[name].contiguous()
     transformer.load_state_dict(state, strict=True, assign=True)
 
 
@@ -41,4 +44,4 @@ def _np2torch(array: np.ndarray) -> torch.Tensor:
 
 
 def _torch2np(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
+    return tensor.detach().cpu().numpy().copy()

@@ -13,6 +13,7 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +61,8 @@ class Worker:
         self._listener.start()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Ask for something; ``receive`` waits for the answer."""
+        """Ask for something; ``receive`` waits for the answer until the time limit has passed from now on."""
+        self._deadline = time.monotonic() + self._time_limit
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -75,7 +77,7 @@ class Worker:
             WorkerError: it failed, died, or took longer than the time limit; if that is fatal, it is closed.
         """
         try:
-            line = self._answers.get(timeout=self._time_limit)
+            line = self._answers.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except queue.Empty:
             self.close()
             raise WorkerError(
@@ -84,7 +86,12 @@ class Worker:
         if not line:
             self.close()
             raise WorkerError(f"{self._cause_of_death()}{self._last_words()}", fatal=True)
-        answer = cast("dict[str, Any]", json.loads(line))
+        try:
+            answer = cast("dict[str, Any]", json.loads(line))
+        except ValueError:
+            self.close()
+            printed = line.decode(errors="replace").strip()
+            raise WorkerError(f"printed {printed!r} in place of an answer", fatal=True) from None
         if "error" in answer:
             error = WorkerError(str(answer["error"]), fatal=bool(answer["fatal"]))
             if error.fatal:

@@ -1,5 +1,6 @@
 """Foreign weights to neutral checkpoints: one module per dialect, each with one invertible table of names."""
 
+import os
 from pathlib import Path
 
 from .. import checkpoint
@@ -24,12 +25,12 @@ def port(source: str | Path | Checkpoint, target: str | Path | None = None) -> C
 
 
 def _read(source: Path) -> Checkpoint:
-    if source.is_dir():
+    if os.path.isdir(source):
         if huggingface.recognises(source):
             return huggingface.read(source)
         raise PortingError(
             f"{source} is in no known dialect; expected {huggingface.CONFIG_FILE} and {huggingface.WEIGHTS_FILE} in it"
         )
-    if not source.exists():
+    if not os.path.exists(source):
         raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder")
     return checkpoint.load(source)

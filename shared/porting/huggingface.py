@@ -17,7 +17,7 @@ from .. import schema
 from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..config import Activation, ModelConfig
-from ..errors import PortingError
+from ..errors import PortingError, TriglotError
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -62,17 +62,30 @@ def read(folder: Path) -> Checkpoint:
         PortingError: a file is unreadable, or holds something that cannot be translated without loss.
     """
     fields = _read_config(folder / CONFIG_FILE)
-    tensors = _read_tensors(folder / WEIGHTS_FILE, str(fields.get("model_type")))
-    config = configuration(fields, tensors)
+    tensors, original = _read_tensors(folder / WEIGHTS_FILE, str(fields.get("model_type")))
+    try:
+        config = configuration(fields, tensors)
+        if config.layers > len(tensors):
+            raise PortingError(f"{CONFIG_FILE}: num_hidden_layers is {config.layers}; there are {len(tensors)} tensors")
+    except TriglotError as error:
+        raise PortingError(f"cannot port {folder}: {error}") from error
     native = names(config)
     problems = [f"missing {name}" for name in native.values() if name not in tensors]
-    problems += [f"no place for {name}" for name in tensors if name not in native.values()]
+    problems += [f"no place for {original[name]}" for name in tensors if name not in native.values()]
     if problems:
         raise PortingError(
             f"cannot port {folder}: {'; '.join(problems)}; expected the encoder of a BERT or ERNIE and its pooler, "
             "no more; save the model without other heads"
         )
     parameters = schema.parameters(config)
+    for name, source in native.items():
+        shape = parameters[name].shape
+        shape = shape[::-1] if parameters[name].role == "linear_weight" else shape
+        if tensors[source].shape != shape:
+            raise PortingError(
+                f"cannot port {folder}: {original[source]} has shape {tensors[source].shape}, expected {shape}; "
+                f"{CONFIG_FILE} belongs to another model"
+            )
     return Checkpoint(
         config,
         {
@@ -81,7 +94,7 @@ def read(folder: Path) -> Checkpoint:
             else tensors[source]
             for name, source in native.items()
         },
-        native,
+        {name: original[source] for name, source in native.items()},
     )
 
 
@@ -117,7 +130,7 @@ def configuration(fields: Mapping[str, Any], tensor_names: Iterable[str]) -> Mod
     if model_type not in _MODEL_TYPES:
         raise _refuse("model_type", model_type, f"one of {', '.join(_MODEL_TYPES)}")
     activation = _field(fields, "hidden_act")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise _refuse("hidden_act", activation, f"one of {', '.join(_ACTIVATIONS)}")
     for name, only in (
         ("position_embedding_type", "absolute"),
@@ -129,7 +142,9 @@ def configuration(fields: Mapping[str, Any], tensor_names: Iterable[str]) -> Mod
     hidden_size, heads = _size(fields, "hidden_size"), _size(fields, "num_attention_heads")
     if heads < 1 or hidden_size % heads:
         raise _refuse("num_attention_heads", heads, f"a divisor of hidden_size {hidden_size}")
-    has_tasks = model_type == "ernie" and fields.get("use_task_id", False)
+    has_tasks = fields.get("use_task_id", False)
+    if not isinstance(has_tasks, bool) or (has_tasks and model_type != "ernie"):
+        raise _refuse("use_task_id", has_tasks, "true for an ERNIE with tasks, or false")
     return ModelConfig(
         hidden_size=hidden_size,
         layers=_size(fields, "num_hidden_layers"),
@@ -160,29 +175,42 @@ def configuration(fields: Mapping[str, Any], tensor_names: Iterable[str]) -> Mod
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
     if not isinstance(fields, dict):
         raise PortingError(f"cannot read {path}: it holds no JSON object; restore the file")
     return cast("dict[str, Any]", fields)
 
 
-def _read_tensors(path: Path, model_type: str) -> dict[str, Array]:
+def _read_tensors(path: Path, model_type: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors under plain names, and what each plain name was in the file."""
+    tensors: dict[str, Array] = {}
+    original: dict[str, str] = {}
     try:
         with cast("Any", safe_open(path, framework="numpy")) as file:
-            found: dict[str, Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                plain = _plain(name, model_type)
+                if plain in _BUFFERS:
+                    continue
+                dtype = file.get_slice(name).get_dtype()
+                if dtype not in ("F32", "F64"):
+                    raise PortingError(
+                        f"cannot read {path}: {name} is {dtype}; expected F32 or F64, save the model as float32"
+                    )
+                if plain in tensors:
+                    raise PortingError(
+                        f"cannot read {path}: {plain} occurs twice, as {original[plain]} and {name}; keep one of them"
+                    )
+                tensors[plain], original[plain] = file.get_tensor(name), name
     except (OSError, SafetensorError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    tensors: dict[str, Array] = {}
-    for name, tensor in found.items():
-        # Task models put the body under the name of its type; files from before 2019 say gamma and beta.
-        plain = name.removeprefix(f"{model_type}.")
-        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if plain in tensors:
-            raise PortingError(f"cannot read {path}: {plain} occurs twice, once as {name}; keep one of the two")
-        if plain not in _BUFFERS:
-            tensors[plain] = tensor
-    return tensors
+    return tensors, original
+
+
+def _plain(name: str, model_type: str) -> str:
+    """Without the prefix that task models put before the body, and in today's words for the norm's parameters."""
+    plain = name.removeprefix(f"{model_type}.")
+    return plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
