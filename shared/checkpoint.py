@@ -59,6 +59,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     Raises:
         OutputError: the target cannot be written.
     """
+    files.check_target(Path(path))
     parameters = schema.parameters(checkpoint.config)
     entries: dict[str, dict[str, Any]] = {}
     with files.writing(Path(path)) as file, npz.Writer(file) as writer:
@@ -136,7 +137,7 @@ def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, di
     return config, entries
 
 
-def _unreadable(path: Path, why: str, remedy: str = "give a file that Triglot wrote") -> CheckpointError:
+def _unreadable(path: Path, why: str, remedy: str = "give an undamaged file that Triglot wrote") -> CheckpointError:
     return CheckpointError(f"cannot read {path}: {why}; {remedy}")
 
 

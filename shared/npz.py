@@ -151,7 +151,7 @@ class Reader:
         return self._members[name]
 
     def _unreadable(self, why: str) -> CheckpointError:
-        return CheckpointError(f"cannot read {self._path}: {why}; give a file that Triglot wrote")
+        return CheckpointError(f"cannot read {self._path}: {why}; give an undamaged file that Triglot wrote")
 
 
 def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:

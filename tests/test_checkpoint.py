@@ -281,7 +281,9 @@ def test_a_manifest_that_was_changed_is_refused_at_every_level(change, level, sa
         return json.dumps(manifest).encode()
 
     rewrite(path, edit)
-    with pytest.raises(CheckpointError, match=r"manifest\.json was changed, its digest is wrong; give a file that"):
+    with pytest.raises(
+        CheckpointError, match=r"manifest\.json was changed, its digest is wrong; give an undamaged file"
+    ):
         checkpoint.load(path, level)
 
 
@@ -325,29 +327,39 @@ def test_a_damaged_manifest_is_refused(content, saved):
 def test_a_manifest_that_lacks_a_field_is_refused(field, saved):
     _, path = saved
     rewrite(path, lambda content: edit_json(content, lambda manifest: manifest.pop(field)))
-    assert_load_refused(path, f"cannot read {path}: manifest.json is damaged; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: manifest.json is damaged; give an undamaged file that Triglot wrote"
+    )
 
 
 @pytest.mark.parametrize("field", ["sha256", "shape"])
 def test_an_entry_that_lacks_a_field_is_refused(field, saved):
     _, path = saved
     rewrite(path, lambda content: edit_json(content, lambda m: m["tensors"]["heads.pooler.bias"].pop(field)))
-    assert_load_refused(path, f"cannot read {path}: manifest.json is damaged; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: manifest.json is damaged; give an undamaged file that Triglot wrote"
+    )
 
 
 @pytest.mark.parametrize("entries", [None, [], "abc", {"heads.pooler.bias": None}, {"heads.pooler.bias": []}])
 def test_entries_of_another_form_are_refused(entries, saved):
     _, path = saved
     rewrite(path, lambda content: edit_json(content, lambda manifest: manifest.update(tensors=entries)))
-    assert_load_refused(path, f"cannot read {path}: manifest.json is damaged; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: manifest.json is damaged; give an undamaged file that Triglot wrote"
+    )
 
 
 def test_an_archive_without_a_manifest_is_refused(saved):
     original, path = saved
     rewrite(path, lambda _: None)
-    assert_load_refused(path, f"cannot read {path}: member manifest.json is missing; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: member manifest.json is missing; give an undamaged file that Triglot wrote"
+    )
     np.savez(path, **original.tensors)
-    assert_load_refused(path, f"cannot read {path}: member manifest.json is missing; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: member manifest.json is missing; give an undamaged file that Triglot wrote"
+    )
 
 
 @pytest.mark.parametrize(
@@ -395,7 +407,9 @@ def test_a_configuration_of_other_tensors_is_refused(saved):
 
 def test_a_missing_file_is_refused(tmp_path):
     path = tmp_path / "model.npz"
-    assert_load_refused(path, f"cannot read {path}: No such file or directory; give a file that Triglot wrote")
+    assert_load_refused(
+        path, f"cannot read {path}: No such file or directory; give an undamaged file that Triglot wrote"
+    )
 
 
 def test_a_process_that_dies_while_it_saves_leaves_the_old_file(saved):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, env=environment)
     assert result.returncode == 1
-    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local)" in result.stdout
+    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local), the error is" in result.stdout
     assert result.stdout.splitlines()[-1] == "verdict: diverged"
 
 
@@ -145,8 +146,11 @@ def test_doctor_names_versions(framework):
         (["parity", "minilm", "--json", "/"], "cannot write /: it is a folder; give the name of a file"),
         (["parity", "minilm", "--bogus"], "No such option: --bogus"),
         (["bogus"], "No such command 'bogus'; see triglot --help"),
-        (["inspect", "/no/such/file"], "/no/such/file does not exist; give a checkpoint file or a model folder"),
-        (["inspect", __file__], "it is not a zip archive; give a file that Triglot wrote"),
+        (
+            ["inspect", "/no/such/file"],
+            "'/no/such/file' is neither a recipe nor a path; give a checkpoint, a model folder",
+        ),
+        (["inspect", __file__], "it is not a zip archive; give an undamaged file that Triglot wrote"),
         (["port", "/", "target.npz"], "/ is in no known dialect; expected config.json and model.safetensors in it"),
     ],
 )
@@ -160,11 +164,68 @@ def test_error_is_one_line_and_exit_code_2(arguments, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debug_shows_the_traceback():
-    result = run("--debug", "parity", "nothing")
-    assert result.returncode != 0
+@pytest.mark.parametrize("arguments", [["--debug", "parity", "nothing"], ["parity", "nothing", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(arguments):
+    result = run(*arguments)
+    assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert "ModelNotFoundError" in result.stderr
+
+
+def test_without_a_command_the_help_is_shown():
+    result = run()
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: triglot")
+
+
+def test_version():
+    assert run("--version").stdout.strip() == metadata.version("triglot")
+
+
+def test_inspect_and_port_know_trained_recipes(tmp_path):
+    assert "trained" not in run("inspect", "minilm").stderr
+    assert run("port", "minilm", tmp_path / "minilm.npz").returncode == 0
+    assert triglot.load(tmp_path / "minilm.npz").digest == triglot.port("minilm").digest
+
+
+def test_unexpected_error_is_no_divergence(tmp_path):
+    """Exit code 1 means a divergence alone; whatever else goes wrong is 2, and one line."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import triglot.models\ndef fail(*_): raise RuntimeError('out of cheese')\ntriglot.models.resolve = fail\n"
+    )
+    result = run("parity", "minilm", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("triglot: unexpected RuntimeError: out of cheese; run again with --debug")
+
+
+def test_weights_with_nan_are_refused_by_name(tmp_path, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint.tensors["heads.pooler.bias"][3] = np.nan
+    triglot.save(checkpoint, tmp_path / "model.npz")
+    result = run("parity", tmp_path / "model.npz", "--framework", "torch")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "triglot: heads.pooler.bias holds NaN or infinity; nothing can be compared with such weights, mend them\n"
+    )
+
+
+def test_full_disk_behind_standard_output_is_one_line():
+    result = subprocess.run(
+        f"{sys.executable} -m triglot recipes > /dev/full", shell=True, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr == "triglot: cannot write to standard output: No space left on device; free space\n"
+
+
+def test_report_to_a_device_leaves_the_device(tmp_path):
+    result = run("recipes", "--quiet", "--json", "/dev/stdout")
+    assert json.loads(result.stdout).keys() == triglot.recipes().keys()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real.json")
+    assert run("recipes", "--quiet", "--json", link).returncode == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())
 
 
 def test_no_device_is_said_by_the_framework(checkpoint_file, framework):
@@ -174,9 +235,7 @@ def test_no_device_is_said_by_the_framework(checkpoint_file, framework):
     assert result.stdout.splitlines()[-1] == "verdict: error"
 
 
-def test_closed_pipe_is_no_traceback():
-    process = subprocess.Popen(
-        f"{sys.executable} -m triglot recipes | true", shell=True, stderr=subprocess.PIPE, text=True
-    )
-    _, errors = process.communicate(timeout=60)
-    assert errors == ""
+def test_reader_that_leaves_changes_neither_result_nor_exit_code(checkpoint_file):
+    command = f"{sys.executable} -m triglot inspect {checkpoint_file} | head -1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -179,14 +179,14 @@ def test_arrays_of_objects_are_not_written(array, path):
 
 
 def assert_refused(path, reason):
-    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give a file that Triglot wrote$"
+    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give an undamaged file that Triglot wrote$"
     with pytest.raises(CheckpointError, match=message):
         npz.Reader(path)
 
 
 def assert_array_refused(path, reason):
     reader = npz.Reader(path)
-    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give a file that Triglot wrote$"
+    message = f"^{re.escape(f'cannot read {path}: {reason}')}; give an undamaged file that Triglot wrote$"
     with pytest.raises(CheckpointError, match=message):
         reader.array("a")
 
@@ -466,9 +466,11 @@ def test_a_header_that_is_cut_off_is_refused(path):
 def test_a_missing_member_is_refused(path):
     npz.write(path, {"a": np.arange(3)})
     reader = npz.Reader(path)
-    with pytest.raises(CheckpointError, match=r"member b\.npy is missing; give a file that Triglot wrote"):
+    with pytest.raises(CheckpointError, match=r"member b\.npy is missing; give an undamaged file that Triglot wrote"):
         reader.array("b")
-    with pytest.raises(CheckpointError, match=r"member manifest\.json is missing; give a file that Triglot wrote"):
+    with pytest.raises(
+        CheckpointError, match=r"member manifest\.json is missing; give an undamaged file that Triglot wrote"
+    ):
         reader.read_bytes("manifest.json")
 
 

@@ -436,7 +436,7 @@ def test_a_path_to_nothing_is_refused(tmp_path):
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(folder):
-    with pytest.raises(CheckpointError, match=r"^cannot read .*: it is not a zip archive; give a file that Triglot"):
+    with pytest.raises(CheckpointError, match=r"^cannot read .*: it is not a zip archive; give an undamaged file"):
         port(folder / "model.safetensors")
 
 
@@ -459,7 +459,7 @@ def test_a_checkpoint_is_ported_as_it_is(make_checkpoint, tmp_path):
 
 
 def test_a_target_that_cannot_be_written_is_refused(folder, tmp_path):
-    with pytest.raises(OutputError, match=r"^cannot write .*: No such file or directory; choose a writable folder$"):
+    with pytest.raises(OutputError, match=r"^cannot write .*: the folder .* does not exist; create it$"):
         port(folder, tmp_path / "missing" / "model.npz")
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from triglot import impls
+from triglot import impls, models
 from triglot.impls import build
 from triglot.shared import checkpoint as checkpoints
+from triglot.shared import porting
 from triglot.shared import recipes as named
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
@@ -16,7 +17,6 @@ from triglot.shared.errors import ConfigError, FrameworkError, InputError
 from triglot.shared.initializers import initialize as draw
 from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.parity.reports import Report
-from triglot.shared.porting import port
 from triglot.shared.protocol import Reference
 
 __all__ = ["build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
@@ -54,6 +54,22 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write a neutral checkpoint, all of it or nothing; see ``shared.checkpoint.save``."""
     checkpoints.save(checkpoint, path)
+
+
+def port(source: str | Path | Checkpoint, target: str | Path | None = None) -> Checkpoint:
+    """Foreign weights as a neutral checkpoint: of a model folder, or of a recipe whose trained weights are installed.
+
+    Written to ``target``, if that is given. See ``shared.porting.port``.
+
+    Raises:
+        ModelNotFoundError: there is nothing at ``source``.
+        PortingError: the folder is in no known dialect, or cannot be translated without loss.
+        CheckpointError: a checkpoint file is damaged.
+        OutputError: ``target`` cannot be written.
+    """
+    if isinstance(source, str) and source in models.TRAINED:
+        source = models.resolve(source).checkpoint
+    return porting.port(source, target)
 
 
 def check(

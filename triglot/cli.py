@@ -5,7 +5,10 @@ Exit codes: 0 all is well; 1 a divergence was found; 2 it could not run.
 
 import json
 import os
+import signal
 import sys
+import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -13,12 +16,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from triglot.shared import files
-from triglot.shared.errors import TriglotError
+from triglot.shared.errors import OutputError, TriglotError
 
 app = typer.Typer(
     name="triglot",
     help="One Transformer in PyTorch, PaddlePaddle and JAX/Flax, proven to compute the same thing.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -54,7 +56,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A recipe, a neutral checkpoint, or a folder with config.json and model.safetensors.",
+        help="A recipe, a neutral checkpoint (.npz), or a folder with config.json and model.safetensors.",
     ),
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
@@ -99,39 +101,41 @@ def parity(
         )
     _write_json(json_file, report.to_dict())
     if not quiet:
-        tables.print_parity(report)
+        _show(tables.print_parity, report)
+    elif report.exit_code:
+        print(f"triglot: {tables.summary(report)}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(report.exit_code)
 
 
 @app.command()
 def port(
-    source: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a checkpoint.")],
+    source: ModelArgument,
     target: Annotated[Path, typer.Argument(help="The neutral checkpoint to write, .npz.")],
     quiet: QuietOption = False,
 ) -> None:
-    """Write foreign weights as a neutral checkpoint."""
-    from triglot import api, tables  # noqa: PLC0415
+    """Write foreign weights as a neutral checkpoint; a file of that name is replaced."""
+    from triglot import api, models, tables  # noqa: PLC0415
 
-    checkpoint = api.port(source, target)
+    checkpoint = api.port(models.resolve(source).checkpoint, target)
     if not quiet:
-        tables.print_line(f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+        _show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
 
 
 @app.command()
 def inspect(
-    checkpoint: Annotated[Path, typer.Argument(help="A neutral checkpoint, or a model folder in a known dialect.")],
+    checkpoint: ModelArgument,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Show what a checkpoint holds: configuration, tensors, sizes, digest. Every checksum is verified."""
-    from triglot import api, tables  # noqa: PLC0415
+    from triglot import models, tables  # noqa: PLC0415
 
     _check_target(json_file)
-    found = api.port(checkpoint)
+    found = models.resolve(checkpoint).checkpoint
     contents = tables.contents(found)
     _write_json(json_file, contents)
     if not quiet:
-        tables.print_contents(contents)
+        _show(tables.print_contents, contents)
 
 
 @app.command()
@@ -143,7 +147,7 @@ def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
     configs = api.recipes()
     _write_json(json_file, {name: config.to_dict() for name, config in configs.items()})
     if not quiet:
-        tables.print_recipes(configs)
+        _show(tables.print_recipes, configs)
 
 
 @app.command()
@@ -156,12 +160,23 @@ def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
     found = {**environment(), "frameworks": list(api.frameworks())}
     _write_json(json_file, found)
     if not quiet:
-        tables.print_doctor(found)
+        _show(tables.print_doctor, found)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata  # noqa: PLC0415
+
+        print(metadata.version("triglot"))  # noqa: T201
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Declare the options of every command, for --help; ``main`` reads them."""
 
@@ -170,22 +185,18 @@ def main() -> None:
     """Run the command line; every error is one line on standard error and exit code 2."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us wants no files left either
     try:
-        code = app(arguments, prog_name="triglot", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        _fail(f"{error.format_message().rstrip('.')}; see {context.command_path if context else 'triglot'} --help")
-    except TriglotError as error:
-        if debug:
-            raise
-        _fail(str(error))
-    except BrokenPipeError:
-        # The reader of our output is gone; let nothing complain while Python shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(2)
+        reason = error.format_message().replace("Value error, ", "").rstrip(".")
+        _fail(f"{reason}; see {context.command_path if context else 'triglot'} --help")
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
+        if isinstance(error, TriglotError):
+            _fail(str(error))
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
     if code == INTERRUPTED:
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
@@ -195,6 +206,18 @@ def main() -> None:
 def _fail(message: str) -> NoReturn:
     print(f"triglot: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     sys.exit(2)
+
+
+def _show(print_table: Callable[..., None], *content: object) -> None:
+    """Print; a reader who has seen enough, ``head`` say, changes neither the result nor the exit code."""
+    try:
+        print_table(*content)
+        sys.stdout.flush()
+    except OSError as error:
+        # Let nothing complain again while Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror}; free space") from error
 
 
 def _check_target(path: Path | None) -> None:

@@ -1,5 +1,6 @@
 """What the command line shows: tables on standard output, progress on standard error."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -68,10 +69,10 @@ def print_parity(report: Report) -> None:
     for column in ("framework", "check"):
         table.add_column(column)
     table.add_column("values", justify="right")
-    table.add_column("worst value")
-    for column in ("error", "noise", "times noise"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict")
+    table.add_column("worst value", overflow="fold")
+    for column in ("error", "noise", "times noise", "of budget"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for framework in report.frameworks:
         for title, checks, value in _LINES:
             rows = [row for row in report.rows if row.framework == framework and row.check in checks]
@@ -80,12 +81,14 @@ def print_parity(report: Report) -> None:
                 _add_parity_line(table, framework, title, rows)
         table.add_section()
     console.print(table)
-    for framework, place in report.first_divergence.items():
-        console.print(f"first divergence of {framework}: {place.name} ({place.kind})")
-    for row in report.rows:
-        if row.verdict == "error":
-            console.print(f"{row.framework} gave no results in {row.check}: {row.reason}")
+    for line in _findings(report):
+        console.print(line)
     console.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
+
+
+def summary(report: Report) -> str:
+    """The verdict and its grounds in one line."""
+    return f"verdict: {report.verdict}; {'; '.join(_findings(report))}"
 
 
 def contents(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -170,11 +173,30 @@ def print_line(line: str) -> None:
     _console().print(line)
 
 
+class _Output(Console):
+    """Standard output. A reader that is gone is an error for the caller, not, as for Rich, the end with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError
+
+
 def _console() -> Console:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = _Output(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 200  # a pipe has no width: cut nothing
     return console
+
+
+def _findings(report: Report) -> Iterator[str]:
+    """What speaks against a pass: where each framework first diverges, and who gave no results."""
+    for framework, place in report.first_divergence.items():
+        rows = [row for row in report.rows if row.framework == framework and row.name == place.name]
+        yield f"first divergence of {framework}: {place.name} ({place.kind}), {worst(rows).reason}"
+    for row in report.rows:
+        if row.verdict == "error":
+            where = "at all" if row.check == WORKER else f"in {row.check}"
+            yield f"{row.framework} gave no results {where}: {row.reason}"
 
 
 def _add_parity_line(table: Table, framework: str, title: str, rows: list[Row]) -> None:
@@ -183,10 +205,11 @@ def _add_parity_line(table: Table, framework: str, title: str, rows: list[Row]) 
         framework,
         title,
         str(len(rows)),
-        row.name or "-",
+        row.name if row.strain else "-",
         _number(row.error),
         _number(row.noise),
         "-" if row.times_noise is None else f"{row.times_noise:,.2f}",
+        f"{row.strain:,.0%}" if row.strain < math.inf else "-",
         Text(row.verdict, _STYLES[row.verdict]),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from ..activations import activations
 from ..checkpoint import Checkpoint
 from ..environment import environment
+from ..errors import CheckpointError
 from ..initializers import perturb
 from ..inputs import Batch
 from ..protocol import Reference
@@ -28,7 +29,13 @@ def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, 
 
     Both are rounded to ``dtype`` first, so that the truth is the truth of what the frameworks are given. They are
     one object when there is nothing to perturb.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or infinity.
     """
+    for name, tensor in checkpoint.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise CheckpointError(f"{name} holds NaN or infinity; nothing can be compared with such weights, mend them")
     given = checkpoint
     if dtype == "float32" and any(tensor.dtype != np.float32 for tensor in checkpoint.tensors.values()):
         rounded = {name: tensor.astype(np.float32) for name, tensor in checkpoint.tensors.items()}
