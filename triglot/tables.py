@@ -65,12 +65,13 @@ def print_parity(report: Report) -> None:
     console = _console()
     console.print(f"{report.model}: {report.inputs}")
     console.print(f"weights {report.weights_digest}")
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    console.print()
+    table = _table()
     for column in ("framework", "check"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     table.add_column("values", justify="right")
     table.add_column("worst value", overflow="fold")
-    for column in ("error", "noise", "times noise", "of budget"):
+    for column in ("error", "noise", "times\nnoise", "of\nbudget"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for framework in report.frameworks:
@@ -81,6 +82,7 @@ def print_parity(report: Report) -> None:
                 _add_parity_line(table, framework, title, rows)
         table.add_section()
     console.print(table)
+    console.print()
     for line in _findings(report):
         console.print(line)
     console.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
@@ -115,13 +117,14 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
 def print_contents(found: Mapping[str, Any]) -> None:
     """The configuration, then a line for each tensor, then the totals."""
     console = _console()
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table = _table()
     table.add_column("configuration")
     table.add_column("")
     for name, value in found["config"].items():
         table.add_row(name, str(value))
     console.print(table)
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    console.print()
+    table = _table()
     table.add_column("tensor")
     table.add_column("axes")
     for column in ("shape", "dtype", "bytes"):
@@ -130,19 +133,20 @@ def print_contents(found: Mapping[str, Any]) -> None:
         shape = " x ".join(map(str, tensor["shape"]))
         table.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
     console.print(table)
+    console.print()
     console.print(f"{len(found['tensors'])} tensors, {found['parameters']:,} parameters, {found['bytes']:,} bytes")
     console.print(f"digest {found['digest']}")
 
 
 def print_recipes(configs: Mapping[str, ModelConfig]) -> None:
     """A line for each recipe."""
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("recipe")
-    for column in ("layers", "hidden", "heads", "feed-forward", "vocabulary", "max length"):
-        table.add_column(column, justify="right")
-    for column in ("pre / post / final", "activation", "masking"):
-        table.add_column(column)
-    table.add_column("parameters", justify="right")
+    table = _table()
+    table.add_column("recipe", no_wrap=True)
+    for column in ("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("pre / post\n/ final", "acti-\nvation", "masking"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
     for name, config in configs.items():
         sizes = (config.layers, config.hidden_size, config.heads, config.feed_forward_size)
         table.add_row(
@@ -179,6 +183,11 @@ class _Output(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         raise BrokenPipeError
+
+
+def _table() -> Table:
+    """A table as narrow as its content allows: the names of values are long."""
+    return Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
 def _console() -> Console:
