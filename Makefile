@@ -1,6 +1,7 @@
 # make parity   set up .venv and prove MiniLM identical in the three frameworks
 # make test     set up .venv and run the tests
 # make lint     set up .venv, then ruff and pyright
+# make fuzz     set up .venv and read a million damaged checkpoints
 # make startup  set up .venv and measure how long the command takes to start
 # All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
 
@@ -10,7 +11,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format startup clean
+.PHONY: parity test lint format fuzz startup clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -22,6 +23,9 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+
+fuzz: $(READY)
+	$(BIN)/pytest -n auto --mutations 1000000 tests/test_fuzz.py
 
 startup: $(READY)
 	$(BIN)/python -m triglot.bench.startup

@@ -23,6 +23,8 @@ def pytest_addoption(parser):
         help="test these alone, separated by commas; for an environment that cannot hold all of them",
     )
 
+    parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
+
 
 def pytest_configure(config):
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
