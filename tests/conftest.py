@@ -22,7 +22,6 @@ def pytest_addoption(parser):
         default=",".join(impls.FRAMEWORKS),
         help="test these alone, separated by commas; for an environment that cannot hold all of them",
     )
-
     parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
 
 
