@@ -56,8 +56,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a folder "
-        "with config.json and model.safetensors.",
+        help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a "
+        "folder with config.json and model.safetensors.",
     ),
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
