@@ -2,14 +2,17 @@
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 
-from ..shared.checkpoint import Checkpoint
+from ..shared.checkpoint import Checkpoint, check_finite
+from ..shared.dtypes import ARITHMETIC
 from ..shared.errors import FrameworkError
 from ..shared.protocol import Builder, Model
 
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
 DEVICES = ("cpu", "cuda")
+MODES = ("eager",)
 
 PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
@@ -31,25 +34,39 @@ def builder(framework: str) -> Builder:
     Raises:
         FrameworkError: the framework is unknown or not installed.
     """
-    if framework not in PACKAGES:
-        raise FrameworkError(f"unknown framework {framework!r}; expected one of {', '.join(PACKAGES)}")
+    check_choice("framework", framework, tuple(PACKAGES))
     if not _is_installed(framework):
         raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
     return importlib.import_module(f".{PACKAGES[framework]}.model", __name__).Model
 
 
-def build(framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> Model:
+def build(
+    framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
+) -> Model:
     """The model of ``checkpoint`` in ``framework``, one of "torch", "paddle", "jax" or "numpy", the reference.
 
     ``dtype`` None is float32, and float64 for the reference. ``device`` is "cpu" or "cuda". What the model returns
     is the caller's; its parameters may share memory with the checkpoint (PyTorch on the CPU), so leave that unchanged.
 
     Raises:
-        FrameworkError: the framework is unknown or not installed, or does not know the device or dtype.
+        FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
+        CheckpointError: a weight is NaN or infinite.
     """
-    if device not in DEVICES:
-        raise FrameworkError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
+    check_choice("device", device, DEVICES)
+    check_choice("dtype", dtype or "float32", ARITHMETIC)
+    check_choice("mode", mode, MODES)
+    check_finite(checkpoint)
     return builder(framework)(checkpoint, device=device, dtype=dtype)
+
+
+def check_choice(what: str, given: str, known: Sequence[str]) -> None:
+    """Refuse what is not known.
+
+    Raises:
+        FrameworkError: ``given`` is not among ``known``.
+    """
+    if given not in known:
+        raise FrameworkError(f"unknown {what} {given!r}; expected one of {', '.join(known)}")
 
 
 def _is_installed(framework: str) -> bool:

@@ -1,11 +1,14 @@
 """The reference as the parity harness uses it (``shared.protocol.Reference``)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ..shared.checkpoint import Checkpoint
+from ..shared.dtypes import representable
 from ..shared.inputs import Batch
+from ..shared.probe import Probe
 from .numpy_nn import permuted_contractions
 from .numpy_reference.model import Model
 
@@ -22,7 +25,21 @@ class Reference:
         with np.errstate(all="ignore"):  # what overflows is judged, not warned of
             return self._exact.trace(batch, replacements)
 
-    def rounded(self, batch: Batch, replacements: Mapping[str, np.ndarray], *, seed: int) -> dict[str, np.ndarray]:
-        """Every named value in float32, with every sum in an order that ``seed`` decides."""
+    def rounded(
+        self, batch: Batch, replacements: Mapping[str, np.ndarray], *, seed: int, dtype: str
+    ) -> dict[str, np.ndarray]:
+        """Every named value in float32, with every sum in an order that ``seed`` decides; see the protocol."""
         with permuted_contractions(seed), np.errstate(all="ignore"):
-            return self._rounded.trace(batch, replacements)
+            if dtype != "bfloat16":
+                return self._rounded.trace(batch, replacements)
+            probe = _Rounding(replacements)
+            source = batch.source.astype(np.float32) if batch.source.dtype.kind == "f" else batch.source
+            self._rounded.transformer(source, batch.valid, batch.segment_ids, batch.task_ids, probe)
+            return probe.record
+
+
+class _Rounding(Probe):
+    """Rounds every value to bfloat16 on its way."""
+
+    def observe(self, name: str, value: Any) -> Any:
+        return super().observe(name, representable(value, "bfloat16"))

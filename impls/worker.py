@@ -1,7 +1,7 @@
 """The worker process of the parity harness: runs checks in one framework. See ``shared/parity/workers.py``.
 
-The first line of its input says what to build: framework, device, dtype. Every further line names a checkpoint, a
-file with a batch, one with replacements, and where to put the results.
+The first line of its input says what to build: framework, device, dtype, mode; the answer is what the worker runs on.
+Every further line names a checkpoint, a file with a batch, one with replacements, and where to put the results.
 """
 
 import json
@@ -10,10 +10,11 @@ import queue
 import threading
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..shared import checkpoint, npz
 from ..shared.checkpoint import Checkpoint
+from ..shared.environment import environment
 from ..shared.inputs import Batch
 from ..shared.parity.checks import run
 from ..shared.parity.workers import WorkerError
@@ -29,6 +30,7 @@ def main() -> None:
     # Unbuffered: a buffer has a lock, and a thread that waits while it holds one makes the interpreter's end a crash.
     requests = _requests(open(0, "rb", buffering=0, closefd=False))  # noqa: SIM115 (open as long as the process)
     settings = requests.get()
+    _answer(answers, {"environment": environment()})
     models: dict[str, tuple[Model, Checkpoint]] = {}
     while True:
         request = requests.get()
@@ -37,8 +39,7 @@ def main() -> None:
             answer = {}
         except WorkerError as error:
             answer = {"error": str(error), "fatal": error.fatal}
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+        _answer(answers, answer)
 
 
 def _requests(source: FileIO) -> "queue.Queue[dict[str, Any]]":
@@ -54,13 +55,17 @@ def _requests(source: FileIO) -> "queue.Queue[dict[str, Any]]":
     return requests
 
 
+def _answer(answers: BinaryIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer).encode() + b"\n")
+    answers.flush()
+
+
 def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, tuple[Model, Checkpoint]]) -> None:
     path = request["checkpoint"]
     if path not in models:
         try:
             weights = checkpoint.load(path)
-            model = build(settings["framework"], weights, device=settings["device"], dtype=settings["dtype"])
-            models[path] = model, weights
+            models[path] = build(checkpoint=weights, **settings), weights
         except Exception as error:
             raise WorkerError.of(error, fatal=True) from error
     try:
@@ -71,8 +76,7 @@ def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, 
 
 
 def _arrays(path: str) -> dict[str, Any]:
-    reader = npz.Reader(Path(path))
-    return {name: reader.array(name) for name in reader.names}
+    return npz.read(Path(path))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,7 @@ def _model(config: ModelConfig) -> Iterator[Activation]:
     yield from _process("encoder.final", config.final_process)
     # Zero at padding tokens by definition, so there the padding is judged as well.
     yield Activation(OUTPUT, ("batch", "position", "hidden"))
-    for head in config.heads_on_top:
-        yield Activation(f"heads.{head}", ("batch", "hidden"))
+    yield from _heads(config)
 
 
 def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Activation]:
@@ -61,6 +60,18 @@ def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Activation]:
         yield Activation(f"{path}.feed_forward.{name}", ("batch", "target", "feed_forward"))
     yield Activation(f"{path}.feed_forward.output", _HIDDEN)
     yield from _process(f"{path}.post_feed_forward", config.post_process)
+
+
+def _heads(config: ModelConfig) -> Iterator[Activation]:
+    if "pooler" in config.heads_on_top:
+        yield Activation("heads.pooler", ("batch", "hidden"))
+    if "masked_lm" in config.heads_on_top:
+        for name in ("transform", "activation", "norm"):
+            yield Activation(f"heads.masked_lm.{name}", _HIDDEN)
+        # Zero at padding tokens, like the output.
+        yield Activation("heads.masked_lm", ("batch", "position", "vocabulary"))
+    if "next_sentence" in config.heads_on_top:
+        yield Activation("heads.next_sentence", ("batch", "relation"))
 
 
 def _process(path: str, commands: str) -> Iterator[Activation]:

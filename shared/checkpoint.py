@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from . import files, npz, schema
 from .arrays import Array
 from .config import ModelConfig
+from .dtypes import BFLOAT16, storable
 from .errors import CheckpointError, ConfigError
 
 SCHEMA = "triglot.checkpoint/1"
@@ -29,7 +32,8 @@ Verify = Literal["open", "touched", "full"]
 class Checkpoint:
     """A configuration, and the tensors that it describes: ``tensors`` maps canonical names to arrays.
 
-    ``source_names`` says, for a ported checkpoint, what each tensor was called before.
+    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
+    for tied tensors, which are stored once: alias -> name in ``tensors``.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema.
@@ -48,9 +52,27 @@ class Checkpoint:
         self.source_names: Mapping[str, str] = source_names or {}
 
     @property
+    def aliases(self) -> dict[str, str]:
+        """Further names of tied tensors: alias -> name in ``tensors``."""
+        return schema.aliases(self.config)
+
+    @property
     def digest(self) -> str:
         """The sha256 of the content, whatever the container: configuration, names, shapes, dtypes and bytes."""
         return _digest(self.config, {name: _entry(tensor) for name, tensor in sorted(self.tensors.items())})
+
+
+def check_finite(checkpoint: Checkpoint) -> None:
+    """Refuse weights that no model can compute with.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or infinity.
+    """
+    for name, tensor in checkpoint.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise CheckpointError(
+                f"{name} holds NaN or infinity; no model can compute with it, take a checkpoint from before that"
+            )
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
@@ -70,6 +92,8 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
         digest = _digest(checkpoint.config, entries)
         for name, entry in entries.items():
             entry["axes"] = list(parameters[name].axes)
+        entries |= {alias: {"alias": name} for alias, name in checkpoint.aliases.items()}
+        for name, entry in entries.items():
             if name in checkpoint.source_names:
                 entry["source"] = checkpoint.source_names[name]
         manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
@@ -91,8 +115,11 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
         )
     path = Path(path)
     reader = npz.Reader(path)
-    config, entries = _manifest(path, reader)
+    config, entries, source_names = _manifest(path, reader)
     arrays = {name: reader.array(name) for name in reader.names}
+    for name, entry in entries.items():
+        if entry["dtype"] == BFLOAT16.name and name in arrays and arrays[name].dtype == np.uint16:
+            arrays[name] = arrays[name].view(BFLOAT16)
     try:
         schema.verify(config, arrays)
     except CheckpointError as error:
@@ -112,11 +139,11 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     if verify == "full":
         for name in tensors:
             tensors[name]
-    return Checkpoint(config, tensors, {name: entry["source"] for name, entry in entries.items() if "source" in entry})
+    return Checkpoint(config, tensors, source_names)
 
 
-def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, dict[str, Any]]]:
-    """The configuration and, per tensor, what the manifest says of it, if its digest is right."""
+def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, dict[str, Any]], dict[str, str]]:
+    """The configuration; per stored tensor, what the manifest says of it; the source names. If its digest is right."""
     try:
         manifest = json.loads(reader.read_bytes(MANIFEST))
         version = manifest["schema"]
@@ -124,8 +151,11 @@ def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, di
             raise _unreadable(path, f"its schema is {version!r}, expected {SCHEMA!r}", "update Triglot")
         config = ModelConfig.from_dict(manifest["config"])
         entries: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in manifest["tensors"].items()}
+        source_names = {name: str(entry["source"]) for name, entry in entries.items() if "source" in entry}
+        aliases = {name: entry["alias"] for name, entry in entries.items() if "alias" in entry}
+        entries = {name: entry for name, entry in entries.items() if name not in aliases}
         content = {name: {key: entry[key] for key in _DIGESTED} for name, entry in entries.items()}
-        intact = manifest["digest"] == _digest(config, content)
+        intact = manifest["digest"] == _digest(config, content) and aliases == schema.aliases(config)
     except CheckpointError:
         raise
     except ConfigError as error:
@@ -134,7 +164,7 @@ def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, di
         raise _unreadable(path, f"{MANIFEST} is damaged") from error
     if not intact:
         raise _unreadable(path, f"{MANIFEST} was changed, its digest is wrong")
-    return config, entries
+    return config, entries, source_names
 
 
 def _unreadable(path: Path, why: str, remedy: str = "give an undamaged file that Triglot wrote") -> CheckpointError:
@@ -171,9 +201,8 @@ class _MappedTensors(Mapping[str, Array]):
 
 
 def _sha256(tensor: Array) -> str:
-    # A copy is made only of what is not little-endian and contiguous already.
-    data = tensor.astype(tensor.dtype.newbyteorder("<"), order="C", copy=False)
-    return hashlib.sha256(data.data).hexdigest()
+    # A copy is made only of what is not contiguous already; the formats of weights are little-endian.
+    return hashlib.sha256(storable(np.asarray(tensor, order="C")).data).hexdigest()
 
 
 def _entry(tensor: Array) -> dict[str, Any]:

@@ -19,7 +19,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh"]
 Masking = Literal["exclude", "fill", "add"]
 Positions = Literal["none", "learned", "sinusoidal"]
 Norm = Literal["layer_norm"]
-Head = Literal["pooler"]
+Head = Literal["pooler", "masked_lm", "next_sentence"]
 
 _DROPOUT_RATES = ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout")
 PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
@@ -49,6 +49,10 @@ class ModelConfig:
         ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
         0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
         to the most negative finite number of the dtype.
+
+    Heads
+        ``heads_on_top`` are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
+        ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own.
 
     Raises:
         ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
@@ -84,6 +88,7 @@ class ModelConfig:
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
     heads_on_top: tuple[Head, ...] = ()
+    tied_embeddings: bool = False
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -91,6 +96,7 @@ class ModelConfig:
         _check_processes(self)
         _check_inputs(self)
         _check_arithmetic(self)
+        _check_heads(self)
         for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
             if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -201,3 +207,13 @@ def _check_arithmetic(config: ModelConfig) -> None:
             raise _refuse("masking_value", config.masking_value, "null: masking 'exclude' needs no value")
     elif config.masking_value is None or not -sys.float_info.max <= config.masking_value < 0:
         raise _refuse("masking_value", config.masking_value, f"a finite negative number, to {config.masking}")
+
+
+def _check_heads(config: ModelConfig) -> None:
+    named = config.heads_on_top
+    if "masked_lm" in named and not config.source_vocabulary:
+        raise _refuse("heads_on_top", named, "no masked_lm: with source_vocabulary 0 there are no tokens to predict")
+    if "next_sentence" in named and "pooler" not in named:
+        raise _refuse("heads_on_top", named, "pooler beside next_sentence, which reads it")
+    if config.tied_embeddings and "masked_lm" not in named:
+        raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and there is none")

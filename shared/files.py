@@ -37,7 +37,7 @@ def writing(path: Path) -> Generator[BinaryIO]:
         if temporary is not None:
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
     finally:
@@ -54,21 +54,40 @@ def check_target(path: Path) -> None:
     """
     if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
+    _check_parent(path)
+
+
+def check_folder(path: Path) -> None:
+    """Find out whether a folder can be made at ``path``; one that is empty is replaced.
+
+    Raises:
+        OutputError: something is there already, or its parent does not exist or cannot be written.
+    """
+    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+        raise OutputError(f"cannot write {path}: it exists and would be lost; remove it or choose another folder")
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
+    if os.path.lexists(path.parent) and not os.path.isdir(path.parent):
+        raise OutputError(f"cannot write {path}: {path.parent} is no folder; choose another one")
     if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
 
 
+def sync(*paths: Path) -> None:
+    """Make sure that what was written to these files and folders is on the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,7 @@ the third. So ``batch`` refuses it here, in the same words for all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,27 @@ def batch(
     segments = _ids("segment_ids", segment_ids, config.segments, shape)
     tasks = _ids("task_ids", task_ids, config.tasks, shape)
     return Batch(source, valid, segments, tasks)
+
+
+def read_batch(config: ModelConfig, path: Path) -> Batch:
+    """The batch in an ``.npz`` of NumPy: ``token_ids`` and, if need be, ``valid``, ``segment_ids`` and ``task_ids``.
+
+    Raises:
+        InputError: the file cannot be read, holds something else, or does not fit ``config``.
+    """
+    known = ("token_ids", "valid", "segment_ids", "task_ids")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; give an .npz of NumPy") from error
+    except Exception as error:  # np.load documents three of the many that damaged files bring about
+        raise InputError(f"cannot read {path}: it is no .npz of plain arrays; write it with numpy.savez") from error
+    if unknown := sorted(set(arrays) - set(known)):
+        raise InputError(f"{path} holds {', '.join(unknown)}; expected {', '.join(known)}")
+    if "token_ids" not in arrays:
+        raise InputError(f"{path} holds no token_ids; expected {', '.join(known)}")
+    return batch(config, **arrays)
 
 
 def check_batch(config: ModelConfig, given: Batch) -> None:

@@ -6,6 +6,7 @@ nothing, reading costs page faults. The same arrays give the same bytes.
 """
 
 import contextlib
+import json
 import math
 import mmap
 import re
@@ -20,6 +21,7 @@ from numpy.lib import format as npy
 
 from . import archive
 from .arrays import Array
+from .dtypes import BFLOAT16, storable
 from .errors import CheckpointError
 
 ALIGNMENT = 64
@@ -27,6 +29,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file hea
 _ZIP64_EXTRA = 20  # bytes that zipfile adds to the extra field of a member written with force_zip64
 _PADDING_ID = 0x4754  # the id of our padding among a header's extra fields; registered to nobody
 _CHUNK = 1 << 24
+_BFLOAT16_MEMBER = "bfloat16.json"
 
 # What NumPy writes as the header of a .npy file, version 1.0, and nothing else that means the same.
 _HEADER = re.compile(
@@ -46,9 +49,10 @@ class Writer:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
 
     def write_array(self, name: str, array: Array) -> None:
-        """Append ``array`` as the member ``name`` + ".npy", in C order and little-endian."""
+        """Append ``array`` as the member ``name`` + ".npy", in C order and little-endian; bfloat16 as uint16."""
         if array.dtype.hasobject:
             raise CheckpointError(f"{name} holds Python objects; give an array of numbers")
+        array = storable(array)
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         with self._open(f"{name}.npy") as member:
             npy.write_array_header_1_0(member, npy.header_data_from_array_1_0(array))
@@ -88,10 +92,26 @@ class Writer:
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write ``arrays`` to the temporary file ``path`` in the order given; ``files.writing`` is for what must last."""
+    """Write ``arrays`` to the temporary file ``path`` in the order given; ``files.writing`` is for what must last.
+
+    A last member says which of them are bfloat16, so that ``read`` gives them back as they were.
+    """
     with path.open("w+b") as file, Writer(file) as writer:
         for name, array in arrays.items():
             writer.write_array(name, array)
+        writer.write_bytes(_BFLOAT16_MEMBER, json.dumps([n for n, a in arrays.items() if a.dtype == BFLOAT16]).encode())
+
+
+def read(path: Path) -> dict[str, Array]:
+    """The arrays of a file by ``write``, views of it.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    reader = Reader(path)
+    bfloat16 = set(json.loads(reader.read_bytes(_BFLOAT16_MEMBER)))
+    arrays = {name: reader.array(name) for name in reader.names}
+    return {name: array.view(BFLOAT16) if name in bfloat16 else array for name, array in arrays.items()}
 
 
 class Reader:

@@ -23,7 +23,7 @@ class Probe:
 
     def under(self, name: str) -> Probe:
         """The same probe, one step down the attribute path."""
-        child = Probe(self.replacements)
+        child = type(self)(self.replacements)
         child.record = self.record
         child._path = f"{self._path}{name}."
         return child

@@ -31,7 +31,11 @@ class Model(Protocol):
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, Array]:
-        """The output of each head by name: "pooler" (B, D). Arguments as in ``encode``."""
+        """The output of each head by name. Arguments as in ``encode``.
+
+        "pooler": (B, D). "masked_lm": scores over the vocabulary, (B, S, V), zero at padding tokens.
+        "next_sentence": (B, 2), the scores of "it follows" and of "it does not".
+        """
         ...
 
     def masks(self, valid: Bools) -> dict[str, Bools]:
@@ -62,6 +66,9 @@ class Reference(Protocol):
         """Every named value in float64."""
         ...
 
-    def rounded(self, batch: Batch, replacements: Mapping[str, Array], *, seed: int) -> dict[str, Array]:
-        """Every named value in float32, with every sum in an order that ``seed`` decides."""
+    def rounded(self, batch: Batch, replacements: Mapping[str, Array], *, seed: int, dtype: str) -> dict[str, Array]:
+        """Every named value in float32, with every sum in an order that ``seed`` decides.
+
+        For the ``dtype`` "bfloat16", every named value is rounded to it before the computation goes on.
+        """
         ...

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from .arrays import Array
 from .config import ModelConfig
+from .dtypes import FLOATS
 from .errors import CheckpointError
 
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
+
+TOKEN_TABLE = "embeddings.token.weight"
+MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ def parameters(config: ModelConfig) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in _model(config)}
 
 
+def aliases(config: ModelConfig) -> dict[str, str]:
+    """Other names of parameters, for what is tied: alias -> canonical name. Only the canonical one is stored."""
+    return {MASKED_LM_TABLE: TOKEN_TABLE} if config.tied_embeddings else {}
+
+
 def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     """Compare ``tensors`` with the schema: names in both directions, shapes, dtypes.
 
@@ -54,8 +61,8 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
             continue
         if tensor.shape != expected[name].shape:
             problems.append(f"{name} has shape {tensor.shape}, expected {expected[name].shape}")
-        if tensor.dtype not in (np.dtype("<f4"), np.dtype("<f8")):
-            problems.append(f"{name} has dtype {tensor.dtype}, expected float32 or float64")
+        if tensor.dtype not in FLOATS.values():
+            problems.append(f"{name} has dtype {tensor.dtype}, expected one of {', '.join(FLOATS)}")
     if problems:
         raise CheckpointError(
             f"the tensors do not match the configuration: {'; '.join(problems)}; "
@@ -69,8 +76,7 @@ def _model(config: ModelConfig) -> Iterator[Parameter]:
     for layer in range(config.layers):
         yield from _encoder_layer(f"encoder.layers.{layer}", config)
     yield from _process("encoder.final", config.final_process, config)
-    if "pooler" in config.heads_on_top:
-        yield from _linear("heads.pooler", ("hidden", config.hidden_size), ("hidden", config.hidden_size), bias=True)
+    yield from _heads(config)
 
 
 def _embeddings(config: ModelConfig) -> Iterator[Parameter]:
@@ -81,8 +87,8 @@ def _embeddings(config: ModelConfig) -> Iterator[Parameter]:
         tables["segment"] = ("segment", config.segments)
     if config.tasks:
         tables["task"] = ("task", config.tasks)
-    for name, (axis, size) in tables.items():
-        yield Parameter(f"embeddings.{name}.weight", (size, config.hidden_size), (axis, "hidden"), "embedding")
+    for name, axis in tables.items():
+        yield _table(f"embeddings.{name}.weight", axis, config)
     yield from _process("embeddings.process", config.embedding_process, config)
 
 
@@ -109,6 +115,20 @@ def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
     yield from _linear(f"{path}.output", values, hidden, bias=config.output_bias)
 
 
+def _heads(config: ModelConfig) -> Iterator[Parameter]:
+    hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
+    if "pooler" in config.heads_on_top:
+        yield from _linear("heads.pooler", hidden, hidden, bias=True)
+    if "masked_lm" in config.heads_on_top:
+        yield from _linear("heads.masked_lm.transform", hidden, hidden, bias=True)
+        yield from _norm("heads.masked_lm.norm", config)
+        if not config.tied_embeddings:
+            yield _table(MASKED_LM_TABLE, vocabulary, config)
+        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias")
+    if "next_sentence" in config.heads_on_top:
+        yield from _linear("heads.next_sentence", hidden, ("relation", 2), bias=True)
+
+
 def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool) -> Iterator[Parameter]:
     yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight")
     if bias:
@@ -117,5 +137,13 @@ def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias
 
 def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Parameter]:
     if "n" in commands:
-        yield Parameter(f"{path}.norm.scale", (config.hidden_size,), ("hidden",), "scale")
-        yield Parameter(f"{path}.norm.bias", (config.hidden_size,), ("hidden",), "bias")
+        yield from _norm(f"{path}.norm", config)
+
+
+def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield Parameter(f"{path}.scale", (config.hidden_size,), ("hidden",), "scale")
+    yield Parameter(f"{path}.bias", (config.hidden_size,), ("hidden",), "bias")
+
+
+def _table(name: str, axis: tuple[str, int], config: ModelConfig) -> Parameter:
+    return Parameter(name, (axis[1], config.hidden_size), (axis[0], "hidden"), "embedding")

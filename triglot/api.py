@@ -1,10 +1,12 @@
 """The public functions: thin, each puts together what ``shared`` and ``impls`` offer."""
 
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from triglot import impls, models
 from triglot.impls import build
@@ -13,6 +15,7 @@ from triglot.shared import porting
 from triglot.shared import recipes as named
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
+from triglot.shared.dtypes import ARITHMETIC
 from triglot.shared.errors import ConfigError, FrameworkError, InputError
 from triglot.shared.initializers import initialize as draw
 from triglot.shared.inputs import Batch, check_batch, random_batches
@@ -56,20 +59,31 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     checkpoints.save(checkpoint, path)
 
 
-def port(source: str | Path | Checkpoint, target: str | Path | None = None) -> Checkpoint:
-    """Foreign weights as a neutral checkpoint: of a model folder, or of a recipe whose trained weights are installed.
+def port(
+    source: str | Path | Checkpoint,
+    target: str | Path | None = None,
+    *,
+    source_dialect: str | None = None,
+    target_dialect: str | None = None,
+    config: str | ModelConfig | Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Foreign weights as a neutral checkpoint, and written to ``target`` in ``target_dialect``, if that is given.
 
-    Written to ``target``, if that is given. See ``shared.porting.port``.
+    ``source`` is a path, a checkpoint, or a recipe whose trained weights are installed. The dialects are "neutral",
+    the default of ``target_dialect``, and "huggingface"; that of the source shows by its looks. ``config``, a recipe, a
+    whole configuration or single fields, says what the weights do not: for a bare state dict, heads, activation,
+    norm_eps and masking.
 
     Raises:
         ModelNotFoundError: there is nothing at ``source``.
-        PortingError: the folder is in no known dialect, or cannot be translated without loss.
-        CheckpointError: a checkpoint file is damaged.
+        PortingError: a dialect is unknown, or the source is not in it, or cannot be translated without loss.
+        CheckpointError: a checkpoint file is damaged, or does not match ``config``.
+        ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
     """
     if isinstance(source, str) and source in models.TRAINED:
         source = models.resolve(source).checkpoint
-    return porting.port(source, target)
+    return porting.port(source, target, source_dialect=source_dialect, target_dialect=target_dialect, config=config)
 
 
 def check(
@@ -78,8 +92,10 @@ def check(
     *,
     batches: Sequence[Batch] | None = None,
     isolate: bool = True,
+    pythons: Mapping[str, str | Path] | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    mode: str = "eager",
     seed: int = 0,
     threads: int | None = None,
     time_limit: float = 300.0,
@@ -91,10 +107,13 @@ def check(
 
     ``frameworks`` None: every one that is installed. ``batches`` None: seeded random tokens. ``isolate`` gives each
     framework a process of its own with ``threads`` threads (None: as many as there are cores) and ``time_limit``
-    seconds for each answer. ``model`` and ``inputs`` name both in the report.
+    seconds for each answer. ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that
+    cannot live in one environment; Triglot has to be installed there. ``model`` and ``inputs`` name both in the report.
 
     Raises:
-        FrameworkError: a framework is unknown or not installed, none is installed, or dtype or device is unknown.
+        FrameworkError: a framework is unknown or not installed, none is installed, an interpreter cannot be started,
+            or dtype, device or mode is unknown.
+        CheckpointError: a weight is NaN or infinite.
         InputError: there is no batch, or one does not fit the model.
     """
     # Imported here: who only loads weights should not wait for the harness.
@@ -103,14 +122,21 @@ def check(
     from triglot.shared.parity.judging import Subject  # noqa: PLC0415
     from triglot.shared.parity.pools import LocalPool, WorkerPool  # noqa: PLC0415
 
-    asked = tuple(dict.fromkeys(impls.installed() if frameworks is None else frameworks))
-    _check_frameworks(asked)
-    if dtype not in ("float32", "float64"):
-        raise FrameworkError(f"unknown dtype {dtype!r}; expected float32 or float64")
+    pythons = {framework: _interpreter(path) for framework, path in (pythons or {}).items()}
+    available = [name for name in impls.FRAMEWORKS if name in (*impls.installed(), *pythons)]
+    asked = tuple(dict.fromkeys(available if frameworks is None else frameworks))
+    _check_frameworks(asked, available)
+    if unused := sorted(set(pythons) - set(asked)):
+        raise FrameworkError(f"an interpreter was given for {', '.join(unused)}, which takes no part; leave it out")
+    if pythons and not isolate:
+        raise FrameworkError(
+            "an interpreter was given, but isolate is false; frameworks in this process run on this one"
+        )
+    impls.check_choice("dtype", dtype, ARITHMETIC)
+    impls.check_choice("device", device, impls.DEVICES)
+    impls.check_choice("mode", mode, impls.MODES)
     if seed < 0:
         raise ConfigError(f"seed is {seed}; expected 0 or more")
-    if device not in impls.DEVICES:
-        raise FrameworkError(f"unknown device {device!r}; expected one of {', '.join(impls.DEVICES)}")
     if batches is not None and not batches:
         raise InputError("batches is empty; give at least one batch, or None for random ones")
     if batches is None:
@@ -119,21 +145,20 @@ def check(
     for batch in batches:
         check_batch(checkpoint.config, batch)
     weights = harness.weights_for(checkpoint, dtype, seed)
-    subjects = [Subject(framework, "eager", dtype) for framework in asked]
+    subjects = [Subject(framework, mode, dtype) for framework in asked]
+    settings = {"device": device, "dtype": dtype, "mode": mode}
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         if isolate:
             pool = WorkerPool(
-                asked,
+                {name: [pythons.get(name, sys.executable), "-P", "-m", "triglot.impls.worker"] for name in asked},
                 weights,
                 Path(folder),
-                command=[sys.executable, "-P", "-m", "triglot.impls.worker"],
-                device=device,
-                dtype=dtype,
+                settings=settings,
                 threads=threads or cores(),
                 time_limit=time_limit,
             )
         else:
-            builders = {name: partial(build, name, device=device, dtype=dtype) for name in asked}
+            builders = {name: partial(build, name, **settings) for name in asked}
             pool = LocalPool(builders, weights)
         try:
             return harness.compare(
@@ -158,11 +183,17 @@ def _reference(checkpoint: Checkpoint) -> Reference:
     return reference.Reference(checkpoint)
 
 
-def _check_frameworks(asked: Sequence[str]) -> None:
+def _interpreter(path: str | Path) -> str:
+    found = shutil.which(path)
+    if found is None:
+        raise FrameworkError(f"there is no interpreter {path}; give the path of a Python that has Triglot installed")
+    return found
+
+
+def _check_frameworks(asked: Sequence[str], available: Sequence[str]) -> None:
     if not asked:
         raise FrameworkError("no framework is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
     for framework in asked:
-        if framework not in impls.FRAMEWORKS:
-            raise FrameworkError(f"unknown framework {framework!r}; expected one of {', '.join(impls.FRAMEWORKS)}")
-        if framework not in impls.installed():
+        impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
+        if framework not in available:
             raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")

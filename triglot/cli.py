@@ -43,6 +43,20 @@ class Dtype(StrEnum):
 
     float32 = "float32"
     float64 = "float64"
+    bfloat16 = "bfloat16"
+
+
+class Mode(StrEnum):
+    """How a framework runs a model, as an option takes it."""
+
+    eager = "eager"
+
+
+class Dialect(StrEnum):
+    """The dialects of weights, as an option takes them."""
+
+    neutral = "neutral"
+    huggingface = "huggingface"
 
 
 class Device(StrEnum):
@@ -57,8 +71,27 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a "
-        "folder with config.json and model.safetensors.",
+        "folder with config.json and model.safetensors, or the bare .safetensors.",
     ),
+]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RECIPE|FILE",
+        help="The configuration, in place of the model's own: a recipe, or a JSON file with fields (as inspect --json "
+        "writes them, under config).",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Correct a field of the configuration, or say what a bare .safetensors does not; repeatable.",
+    ),
+]
+DialectOption = Annotated[
+    Dialect | None, typer.Option(help="How MODEL is written. Default: by its looks.", show_default=False)
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -74,6 +107,24 @@ def parity(
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="The number format to run in.")] = Dtype.float32,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
+    mode: Annotated[Mode, typer.Option(help="How to run.")] = Mode.eager,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compare on this batch: an .npz with token_ids and, if need be, valid, segment_ids, task_ids. "
+            "Default: real text, or random tokens.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    fields: SetOption = None,
+    python: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FRAMEWORK=PATH",
+            help="Run a framework in this Python, which has to have Triglot too; repeatable.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per framework. Default: one per core.")] = None,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that a framework may take for a check.")] = 300,
@@ -81,23 +132,28 @@ def parity(
     quiet: QuietOption = False,
 ) -> None:
     """Prove that every framework computes the same as the float64 reference, or say where one first does not."""
-    from triglot import api, models, tables  # noqa: PLC0415 (--help should not wait for NumPy)
+    from triglot import api, models, options, tables  # noqa: PLC0415 (--help should not wait for NumPy)
 
     _check_target(json_file)
-    source = models.resolve(model, seed)
-    batches, inputs = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
+    source = models.resolve(model, seed, options.configuration(config, fields))
+    if inputs is None:
+        batches, described = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
+    else:
+        batches, described = source.read_batches(inputs)
     with tables.progress(f"parity of {source.name}", quiet=quiet) as progress:
         report = api.check(
             source.checkpoint,
             [name.value for name in framework] if framework else None,
             batches=batches,
+            pythons=options.pairs("--python", python),
             device=device.value,
             dtype=dtype.value,
+            mode=mode.value,
             seed=seed,
             threads=threads,
             time_limit=time_limit,
             model=source.name,
-            inputs=inputs,
+            inputs=described,
             progress=progress,
         )
     _write_json(json_file, report.to_dict())
@@ -111,13 +167,25 @@ def parity(
 @app.command()
 def port(
     source: ModelArgument,
-    target: Annotated[Path, typer.Argument(help="The neutral checkpoint to write, .npz.")],
+    target: Annotated[
+        Path, typer.Argument(help="What to write: a neutral checkpoint, .npz; or the new folder of another dialect.")
+    ],
+    source_dialect: DialectOption = None,
+    target_dialect: Annotated[Dialect, typer.Option(help="How to write TARGET.")] = Dialect.neutral,
+    config: ConfigOption = None,
+    fields: SetOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Write foreign weights as a neutral checkpoint; a file of that name is replaced."""
-    from triglot import api, models, tables  # noqa: PLC0415
+    """Write weights in another dialect: foreign ones as a neutral checkpoint, or the other way round."""
+    from triglot import api, models, options, tables  # noqa: PLC0415
 
-    checkpoint = api.port(models.resolve(source).checkpoint, target)
+    if target_dialect is Dialect.neutral:
+        _check_target(target)
+    else:
+        files.check_folder(target)
+    dialect = source_dialect.value if source_dialect else None
+    given = models.resolve(source, config=options.configuration(config, fields), dialect=dialect).checkpoint
+    checkpoint = api.port(given, target, target_dialect=target_dialect.value)
     if not quiet:
         _show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
 
@@ -125,14 +193,16 @@ def port(
 @app.command()
 def inspect(
     checkpoint: ModelArgument,
+    config: ConfigOption = None,
+    fields: SetOption = None,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Show what a checkpoint holds: configuration, tensors, sizes, digest. Every checksum is verified."""
-    from triglot import models, tables  # noqa: PLC0415
+    from triglot import models, options, tables  # noqa: PLC0415
 
     _check_target(json_file)
-    found = models.resolve(checkpoint).checkpoint
+    found = models.resolve(checkpoint, config=options.configuration(config, fields)).checkpoint
     contents = tables.contents(found)
     _write_json(json_file, contents)
     if not quiet:
@@ -173,7 +243,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def main_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)

@@ -9,8 +9,9 @@ from triglot.shared import recipes
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, ModelNotFoundError
 from triglot.shared.initializers import initialize
-from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.porting import port
+from triglot.shared.porting.configured import Given, configured
 from triglot.shared.text import text_batches
 
 # Recipes whose real, trained weights come in a package of their own.
@@ -41,27 +42,35 @@ class Source:
             f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches",
         )
 
+    def read_batches(self, path: Path) -> tuple[list[Batch], str]:
+        """The one batch in ``path``, and what it is in words; see ``inputs.read_batch``."""
+        batch = read_batch(self.checkpoint.config, path)
+        return [batch], f"{len(batch.valid)} rows of {path}"
 
-def resolve(model: str, seed: int = 0) -> Source:
+
+def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None = None) -> Source:
     """The model that ``model`` names. A recipe with trained weights brings them; any other draws its own from ``seed``.
+
+    ``config`` completes or corrects its configuration, ``dialect`` says how a path is to be read; see ``port``.
 
     Raises:
         ModelNotFoundError: it is neither a recipe nor a path.
         FrameworkError: the package with the trained weights is not installed.
+        ConfigError: ``config`` is wrong.
     """
     if model in TRAINED:
         folder = _trained(model)
-        return Source(model, port(folder), _tokenizer(folder))
+        return Source(model, port(folder, config=config), _tokenizer(folder))
     if model in recipes.recipes():
-        config = recipes.recipe(model)
-        return Source(model, Checkpoint(config, initialize(config, seed)), None)
+        configuration = configured(recipes.recipe(model).to_dict(), config)
+        return Source(model, Checkpoint(configuration, initialize(configuration, seed)), None)
     path = Path(model)
     if not os.path.exists(path):
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
             f"{', '.join(recipes.recipes())}"
         )
-    return Source(model, port(path), _tokenizer(path))
+    return Source(model, port(path, source_dialect=dialect, config=config), _tokenizer(path))
 
 
 def _trained(recipe: str) -> Path:

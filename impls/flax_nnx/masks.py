@@ -30,7 +30,10 @@ def masked_softmax(scores: Array, allowed: Array, config: ModelConfig) -> Array:
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
+    dtype = scores.dtype
+    scores = scores.astype(jnp.promote_types(dtype, jnp.float32))
     value = float(jnp.finfo(scores.dtype).min)
     if config.masking_value is not None:
         value = max(value, config.masking_value)
@@ -41,4 +44,4 @@ def masked_softmax(scores: Array, allowed: Array, config: ModelConfig) -> Array:
     weights = jax.nn.softmax(scores, axis=-1)
     if config.masking == "exclude":
         weights = jnp.where(allowed, weights, 0.0)
-    return weights
+    return weights.astype(dtype)

@@ -17,7 +17,7 @@ from ...shared.probe import Probe
 from . import masks, weights
 from .transformer import Transformer
 
-DTYPES = {"float32": jnp.float32, "float64": jnp.float64}
+DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
 
 
 class Model:
@@ -81,10 +81,10 @@ class Model:
 
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype
-        return jax.device_put(np.array(array, dtype), self.device)
+        return weights.np2jax(array, self.device, dtype)
 
     def _to_numpy(self, tensor: jax.Array) -> np.ndarray:
-        return np.array(tensor)  # a copy: JAX's own view is read-only
+        return weights.jax2np(tensor)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:

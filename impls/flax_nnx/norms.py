@@ -22,7 +22,9 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.hidden_size))
 
     def __call__(self, x: Array) -> Array:
-        # Written out: nnx.LayerNorm computes the variance as E[x^2] - E[x]^2 by default, which cancels.
-        centred = x - x.mean(axis=-1, keepdims=True)
+        # Written out: nnx.LayerNorm computes the variance as E[x^2] - E[x]^2 by default, which cancels. In float32 or
+        # wider, as the kernels of the other frameworks do it.
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        centred = wide - wide.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
-        return centred / jnp.sqrt(variance + self.eps) * self.scale + self.bias
+        return (centred / jnp.sqrt(variance + self.eps) * self.scale + self.bias).astype(x.dtype)

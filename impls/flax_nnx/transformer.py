@@ -34,7 +34,8 @@ class Transformer(nnx.Module):
     ) -> tuple[Array, dict[str, Array]]:
         """The output of the encoder, and the heads by name."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
-        return x, self.heads(x, probe=under(probe, "heads"))
+        tokens = self.embeddings.token.embedding[...] if self.config.tied_embeddings else None
+        return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
     def encode(
         self, source: Array, valid: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None

@@ -26,7 +26,7 @@ def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: t
     # nnx.update would take a missing, an extra and a misshapen entry without a word.
     assert state.keys() == paths.keys(), state.keys() ^ paths.keys()
     for path, name in paths.items():
-        array = _np2jax(checkpoint.tensors[name], device, dtype)
+        array = np2jax(checkpoint.tensors[name], device, dtype)
         assert array.shape == state[path].shape, name
         state[path] = state[path].replace(array)
     nnx.update(transformer, nnx.from_flat_state(list(state.items())))
@@ -39,7 +39,7 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     state = dict(nnx.to_flat_state(nnx.state(transformer, nnx.Param)))
     weights = {}
     for name, parameter in schema.parameters(transformer.config).items():
-        weights[name] = _jax2np(state[_native_path(parameter)].get_value())
+        weights[name] = jax2np(state[_native_path(parameter)].get_value())
     return weights
 
 
@@ -48,10 +48,11 @@ def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
     return (*(int(part) if part.isdigit() else part for part in path), NATIVE[parameter.role])
 
 
-def _np2jax(array: np.ndarray, device: Any, dtype: type) -> jax.Array:
-    # A copy: device_put may keep the memory of an aligned array, and whoever changed that would change the model.
+def np2jax(array: np.ndarray, device: Any, dtype: Any) -> jax.Array:
+    """An array of JAX with a copy: device_put may keep aligned memory, and who changed that would change the model."""
     return jax.device_put(np.array(array, dtype), device)
 
 
-def _jax2np(tensor: jax.Array) -> np.ndarray:
+def jax2np(tensor: jax.Array) -> np.ndarray:
+    """A copy as an array: JAX's own view is read-only."""
     return np.array(tensor)

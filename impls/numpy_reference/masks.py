@@ -30,6 +30,7 @@ def masked_softmax(scores: ndarray, allowed: ndarray, config: ModelConfig) -> nd
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
     value = float(np.finfo(np.real(scores).dtype).min)
     if config.masking_value is not None:

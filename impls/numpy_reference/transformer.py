@@ -38,7 +38,8 @@ class Transformer:
     ) -> tuple[ndarray, dict[str, ndarray]]:
         """The output of the encoder, and the heads by name."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
-        return x, self.heads(x, probe=under(probe, "heads"))
+        tokens = self.embeddings.token.weight if self.config.tied_embeddings else None
+        return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
     def encode(
         self,

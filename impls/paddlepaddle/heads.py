@@ -1,28 +1,65 @@
 """What stands on top of the encoder.
 
-Shapes: B batch, S length, D hidden size.
+Shapes: B batch, S length, D hidden size, V vocabulary.
 """
 
 import paddle
 from paddle import Tensor, nn
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, observe, under
+from .feed_forward import ACTIVATIONS
+from .norms import LayerNorm
+
+
+class MaskedLM(nn.Layer):
+    """How well each token of the vocabulary fits each place, (B, S, V), zero at padding tokens (Devlin et al. 2018).
+
+    x: (B, S, D). valid: bool (B, S), True for real tokens. tokens: (V, D), the table of the token embedding if it
+    scores the tokens as well (weight tying), else None: then the head has a table of its own, the decoder.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = LayerNorm(config)
+        if not config.tied_embeddings:
+            self.decoder = nn.Embedding(config.source_vocabulary, config.hidden_size)
+        self.bias = self.create_parameter([config.source_vocabulary], is_bias=True)
+
+    def forward(self, x: Tensor, valid: Tensor, tokens: Tensor | None, probe: Probe | None = None) -> Tensor:
+        x = observe(probe, "transform", self.transform(x))
+        x = observe(probe, "activation", self.activation(x))
+        x = observe(probe, "norm", self.norm(x))
+        table = self.decoder.weight if tokens is None else tokens
+        scores = paddle.matmul(x, table, transpose_y=True) + self.bias
+        return paddle.where(valid[:, :, None], scores, paddle.zeros([], scores.dtype))
 
 
 class Heads(nn.Layer):
-    """The heads that the configuration names, by name. x: (B, S, D), the output of the encoder.
+    """The heads that the configuration names, by name. x: (B, S, D), the output of the encoder; valid: bool (B, S).
 
-    "pooler": the first token through a linear layer and tanh, (B, D) (Devlin et al. 2018).
+    "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``; tokens as there.
+    "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et al. 2018).
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         if "pooler" in config.heads_on_top:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        if "masked_lm" in config.heads_on_top:
+            self.masked_lm = MaskedLM(config)
+        if "next_sentence" in config.heads_on_top:
+            self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def forward(self, x: Tensor, probe: Probe | None = None) -> dict[str, Tensor]:
+    def forward(self, x: Tensor, valid: Tensor, tokens: Tensor | None, probe: Probe | None = None) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = {}
         if hasattr(self, "pooler"):
             outputs["pooler"] = observe(probe, "pooler", paddle.tanh(self.pooler(x[:, 0])))
+        if hasattr(self, "masked_lm"):
+            scores = self.masked_lm(x, valid, tokens, probe=under(probe, "masked_lm"))
+            outputs["masked_lm"] = observe(probe, "masked_lm", scores)
+        if hasattr(self, "next_sentence"):
+            outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs

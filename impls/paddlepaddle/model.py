@@ -14,7 +14,7 @@ from ...shared.probe import Probe
 from . import masks, weights
 from .transformer import Transformer
 
-DTYPES = {"float32": paddle.float32, "float64": paddle.float64}
+DTYPES = {"float32": paddle.float32, "float64": paddle.float64, "bfloat16": paddle.bfloat16}
 
 
 class Model:
@@ -26,6 +26,11 @@ class Model:
             raise FrameworkError(f"PaddlePaddle: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
         if device == "cuda" and not paddle.device.cuda.device_count():
             raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
+        if device == "cpu" and dtype == "bfloat16":
+            raise FrameworkError(
+                "PaddlePaddle: its CPU kernels for matmul, softmax and layer_norm do not know bfloat16; choose dtype "
+                "'float32', or device 'cuda'"
+            )
         self.config = checkpoint.config
         self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")
         self.dtype = DTYPES[dtype]
@@ -74,8 +79,8 @@ class Model:
         return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> paddle.Tensor:
-        dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None
-        return paddle.to_tensor(array, dtype=dtype, place=self.device)
+        tensor = weights.np2paddle(array).to(self.device)
+        return tensor.astype(self.dtype) if tensor.is_floating_point() else tensor
 
     def _to_numpy(self, tensor: paddle.Tensor) -> np.ndarray:
-        return tensor.numpy()
+        return weights.paddle2np(tensor)

@@ -34,7 +34,8 @@ class Transformer(nn.Layer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The output of the encoder, and the heads by name."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
-        return x, self.heads(x, probe=under(probe, "heads"))
+        tokens = self.embeddings.token.weight if self.config.tied_embeddings else None
+        return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
     def encode(
         self, source: Tensor, valid: Tensor, segment_ids: Tensor, task_ids: Tensor, probe: Probe | None = None

@@ -8,6 +8,7 @@ import paddle
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.dtypes import BFLOAT16, storable
 from .transformer import Transformer
 
 
@@ -19,7 +20,7 @@ def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) 
     # set_state_dict would only warn about a difference.
     assert state.keys() == parameters.keys(), set(state) ^ set(parameters)
     for name in parameters:
-        state[name].set_value(_np2paddle(checkpoint.tensors[name], dtype))
+        state[name].set_value(np2paddle(checkpoint.tensors[name]).astype(dtype))
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
@@ -27,13 +28,16 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     state = transformer.state_dict()
     weights = {}
     for name in schema.parameters(transformer.config):
-        weights[name] = _paddle2np(state[name])
+        weights[name] = paddle2np(state[name])
     return weights
 
 
-def _np2paddle(array: np.ndarray, dtype: paddle.dtype) -> paddle.Tensor:
-    return paddle.to_tensor(array, dtype=dtype)
+def np2paddle(array: np.ndarray) -> paddle.Tensor:
+    """A tensor with a copy of ``array``. Paddle takes uint16 for bfloat16."""
+    return paddle.to_tensor(storable(array))
 
 
-def _paddle2np(tensor: paddle.Tensor) -> np.ndarray:
-    return tensor.numpy()
+def paddle2np(tensor: paddle.Tensor) -> np.ndarray:
+    """A copy as an array."""
+    array = tensor.numpy()
+    return array.view(BFLOAT16) if tensor.dtype == paddle.bfloat16 else array

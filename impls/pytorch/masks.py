@@ -29,7 +29,10 @@ def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tens
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
+    dtype = scores.dtype
+    scores = scores.to(torch.promote_types(dtype, torch.float32))
     value = torch.finfo(scores.dtype).min
     if config.masking_value is not None:
         value = max(value, config.masking_value)
@@ -40,4 +43,4 @@ def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tens
     weights = torch.softmax(scores, dim=-1)
     if config.masking == "exclude":
         weights = torch.where(allowed, weights, 0.0)
-    return weights
+    return weights.to(dtype)

@@ -14,7 +14,7 @@ from ...shared.probe import Probe
 from . import masks, weights
 from .transformer import Transformer
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 class Model:
@@ -75,8 +75,8 @@ class Model:
         return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else None
-        return torch.tensor(array, dtype=dtype, device=self.device)
+        tensor = weights.np2torch(array.copy())
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
     def _to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
-        return tensor.cpu().numpy()
+        return weights.torch2np(tensor)

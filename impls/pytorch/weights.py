@@ -8,6 +8,7 @@ import torch
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.dtypes import BFLOAT16
 from .transformer import Transformer
 
 
@@ -19,7 +20,7 @@ def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: t
     parameters = schema.parameters(checkpoint.config)
     state = {}
     for name, parameter in parameters.items():
-        tensor = _np2torch(checkpoint.tensors[name])
+        tensor = np2torch(checkpoint.tensors[name])
         tensor = tensor.T if parameter.role == "linear_weight" else tensor
         state[name] = tensor.to(device=device, dtype=dtype)
         if dtype == torch.float64:
@@ -34,14 +35,21 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     weights = {}
     for name, parameter in schema.parameters(transformer.config).items():
         tensor = state[name].T if parameter.role == "linear_weight" else state[name]
-        weights[name] = _torch2np(tensor)
+        weights[name] = torch2np(tensor)
     return weights
 
 
-def _np2torch(array: np.ndarray) -> torch.Tensor:
-    # A read-only array would make a tensor that PyTorch cannot protect; torch.from_numpy warns of it.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def np2torch(array: np.ndarray) -> torch.Tensor:
+    """A tensor on the memory of ``array``; on a copy of one that is read-only, which PyTorch could not protect."""
+    array = array if array.flags.writeable else array.copy()
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
-def _torch2np(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy().copy()
+def torch2np(tensor: torch.Tensor) -> np.ndarray:
+    """A copy as an array."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(BFLOAT16).copy()
+    return tensor.numpy().copy()

@@ -11,18 +11,24 @@ the usual bugs, a wrong epsilon, at over 1,000 times. ``NOISE_RUNS`` 4: with one
 comparisons exceeded its budget; with four, none of 3,000 did. ``ROUNDING_UNITS`` 4: where the noise happens to be
 zero (a sum of two numbers, say), a correct result may still be rounded at its store, at the bounds of its inputs and
 by a fused multiply-add, each time by one unit roundoff u.
+
+The noise of float64 is that of float32, scaled down. In bfloat16 the weights and the inputs are rounded first; the
+truth is the float64 run on those, and the noise a float32 run on those that rounds every named value to bfloat16.
 """
 
 NOISE_FACTOR = 8.0
 NOISE_RUNS = 4
 ROUNDING_UNITS = 4.0
 
-UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
 
 
-def noise_in(dtype: str, float32_noise: float) -> float:
-    """The noise of ``dtype`` from the measured float32 noise: rounding errors scale with the unit roundoff."""
-    return float32_noise * UNIT_ROUNDOFF[dtype] / UNIT_ROUNDOFF["float32"]
+def noise_in(dtype: str, measured: float) -> float:
+    """The noise of ``dtype`` from what was measured: rounding errors scale with the unit roundoff.
+
+    Float32 and bfloat16 are measured as they are, float64 by its float32 run.
+    """
+    return measured * UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF["float32"] if dtype == "float64" else measured
 
 
 def budget(noise: float, magnitude: float, dtype: str) -> float:

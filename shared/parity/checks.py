@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,10 +21,11 @@ from ..activations import activations
 from ..arrays import Array, Bools
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
+from ..dtypes import representable
 from ..inputs import Batch, batch, random_batch
 from ..protocol import Model, Reference
 from . import probes
-from .budgets import NOISE_RUNS
+from .budgets import NOISE_RUNS, noise_in
 
 MASKS = "masks"
 API = "api"
@@ -56,14 +57,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a correct implementation gives in a check: the float64 truth, and the float32 noise around it."""
+    """What a correct implementation gives in a check: the float64 truth, and the rounding noise around it."""
 
     truth: Mapping[str, Array]
     noise: Mapping[str, float]
 
 
-def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check]:
-    """Every check for a model of ``config``; ``batches`` are the inputs of the end-to-end check."""
+def plan(config: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -> list[Check]:
+    """Every check for a model of ``config`` that runs in ``dtype``; ``batches`` are the inputs of the end-to-end check.
+
+    Embedded inputs are rounded to ``dtype`` first, as the weights are.
+    """
     generator = np.random.default_rng([seed, 1])
     longest = config.source_max_length
     lengths = [min(longest, length) for length in (24, 11, 1, 17)]
@@ -75,28 +79,33 @@ def plan(config: ModelConfig, batches: Sequence[Batch], seed: int) -> list[Check
         "maximum_length": random_batch(config, [longest], generator),
         "repeated_tokens": _repeated(config, len(lengths), max(lengths), generator),
     }
-    return checks + [Check(name, inputs, "perturbed") for name, inputs in unusual.items()]
+    checks += [Check(name, inputs, "perturbed") for name, inputs in unusual.items()]
+    return [replace(check, batch=_rounded(check.batch, dtype)) for check in checks]
 
 
-def replacements(check: Check, reference: Reference, config: ModelConfig, seed: int) -> Mapping[str, Array]:
+def replacements(check: Check, reference: Reference, config: ModelConfig, seed: int, dtype: str) -> Mapping[str, Array]:
     """What is put in place of the named values in a check, float32; nothing where the model's own values flow."""
     if check.values is None:
         return {}
     truth = reference.truth(check.batch, {})
-    if check.values == "truth":
-        return {name: value.astype(np.float32) for name, value in truth.items()}
-    return probes.replacements(check.values, config, truth, seed)
+    fresh = truth if check.values == "truth" else probes.replacements(check.values, config, truth, seed)
+    return {name: representable(value, dtype) for name, value in fresh.items()}
 
 
-def expect(check: Check, replaced: Mapping[str, Array], reference: Reference, config: ModelConfig) -> Expectation:
-    """Run the reference: once in float64, and ``NOISE_RUNS`` times in float32 with its sums in other orders."""
+def expect(
+    check: Check, replaced: Mapping[str, Array], reference: Reference, config: ModelConfig, dtype: str
+) -> Expectation:
+    """Run the reference: once in float64, and ``NOISE_RUNS`` times in float32 with its sums in other orders.
+
+    The noise is that of ``dtype``.
+    """
     truth = reference.truth(check.batch, replaced)
     noise = dict.fromkeys(truth, 0.0)
     for run in range(NOISE_RUNS):
-        for name, value in reference.rounded(check.batch, replaced, seed=run).items():
+        for name, value in reference.rounded(check.batch, replaced, seed=run, dtype=dtype).items():
             error = distance(value, truth[name], real(name, check, config))
             noise[name] = float(np.maximum(noise[name], error))  # NaN if there is a NaN, unlike max
-    return Expectation(truth, noise)
+    return Expectation(truth, {name: noise_in(dtype, measured) for name, measured in noise.items()})
 
 
 def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
@@ -158,3 +167,9 @@ def distance(value: Array, truth: Array, selected: Bools | None) -> float:
 def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
     one = random_batch(config, [1] * rows, generator)
     return batch(config, one.source.repeat(length, axis=1))
+
+
+def _rounded(inputs: Batch, dtype: str) -> Batch:
+    if dtype != "bfloat16" or inputs.source.dtype.kind != "f":
+        return inputs
+    return replace(inputs, source=representable(inputs.source, dtype))

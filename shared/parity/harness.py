@@ -5,12 +5,10 @@ One check at a time is in memory, and its files on disk, whatever the number of 
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from ..activations import activations
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, check_finite
+from ..dtypes import FLOATS
 from ..environment import environment
-from ..errors import CheckpointError
 from ..initializers import perturb
 from ..inputs import Batch
 from ..protocol import Reference
@@ -33,12 +31,11 @@ def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, 
     Raises:
         CheckpointError: a tensor holds NaN or infinity.
     """
-    for name, tensor in checkpoint.tensors.items():
-        if not np.isfinite(tensor).all():
-            raise CheckpointError(f"{name} holds NaN or infinity; nothing can be compared with such weights, mend them")
+    check_finite(checkpoint)
     given = checkpoint
-    if dtype == "float32" and any(tensor.dtype != np.float32 for tensor in checkpoint.tensors.values()):
-        rounded = {name: tensor.astype(np.float32) for name, tensor in checkpoint.tensors.items()}
+    # What float64 runs on may be stored in fewer bits: it holds them all.
+    if dtype != "float64" and any(tensor.dtype != FLOATS[dtype] for tensor in checkpoint.tensors.values()):
+        rounded = {name: tensor.astype(FLOATS[dtype]) for name, tensor in checkpoint.tensors.items()}
         given = Checkpoint(checkpoint.config, rounded)
     perturbed = perturb(given.tensors, seed)
     if all(perturbed[name] is tensor for name, tensor in given.tensors.items()):
@@ -61,6 +58,8 @@ def compare(
 ) -> Report:
     """Judge every subject in every check. ``model`` and ``inputs`` say in words what was compared.
 
+    The subjects differ in their framework alone; ``weights`` are rounded to their dtype.
+
     ``digest`` is that of the checkpoint as it was given, before it was rounded.
 
     ``progress`` is called with the number of checks done, their total, and the name of the next.
@@ -70,14 +69,15 @@ def compare(
     references = {id(tensors): reference(tensors) for tensors in weights.values()}
     by_framework = {subject.framework: subject for subject in subjects}
     rows: list[Row] = []
-    checks = plan(config, batches, seed)
+    (dtype,) = {subject.dtype for subject in subjects}
+    checks = plan(config, batches, seed, dtype)
     for done, check in enumerate(checks):
         if progress:
             progress(done, len(checks), check.name)
         oracle = references[id(weights[check.weights])]
-        replaced = replacements(check, oracle, config, seed)
+        replaced = replacements(check, oracle, config, seed, dtype)
         pool.start(check, replaced)
-        expectation = expect(check, replaced, oracle, config)  # while the workers work
+        expectation = expect(check, replaced, oracle, config, dtype)  # while the workers work
         for framework, results in pool.finish():
             subject = by_framework[framework]
             if isinstance(results, WorkerError):
@@ -97,7 +97,7 @@ def compare(
         inputs=inputs,
         config=config.to_dict(),
         weights_digest=digest,
-        environment=environment(),
+        environment={**environment(), "workers": dict(pool.environments)},
         frameworks=tuple(by_framework),
         rows=tuple(rows),
         first_divergence={framework: place for framework, place in found.items() if place},

@@ -9,7 +9,7 @@ import numpy as np
 from ..activations import OUTPUT
 from ..arrays import Array, Bools
 from ..config import ModelConfig
-from .budgets import budget, noise_in
+from .budgets import budget
 from .checks import API, ENCODE, MASKS, WEIGHTS, WORKER, Check, Expectation, distance, expected_masks, real
 from .reports import Row, worst
 from .workers import WorkerError
@@ -35,11 +35,11 @@ def judge(
     masks = expected_masks(check.batch)
     rows = [_judge_exact(subject, MASKS, name, mask, results.get(name)) for name, mask in masks.items()]
     for name, truth in expectation.truth.items():
-        noise = noise_in(subject.dtype, expectation.noise[name])
+        noise = expectation.noise[name]
         selected = real(name, check, config)
         rows.append(_judge_value(subject, check.name, name, truth, noise, results.get(name), selected))
     if check.values is None:
-        rows += _judge_methods(subject, expectation, results)
+        rows += _judge_methods(subject, expectation, results, config)
     known = {row.name for row in rows}
     unknown = [name for name in results if name not in known]
     rows += [_diverged(subject, check.name, name, "the reference has no such value") for name in unknown]
@@ -60,13 +60,16 @@ def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
     return Row(name, subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", str(error))
 
 
-def _judge_methods(subject: Subject, expectation: Expectation, results: Mapping[str, Array]) -> list[Row]:
+def _judge_methods(
+    subject: Subject, expectation: Expectation, results: Mapping[str, Array], config: ModelConfig
+) -> list[Row]:
     """``encode`` and ``heads`` have to return what the trace shows; the weights have to be the checkpoint's."""
     rows = [_judge_exact(subject, API, WEIGHTS, np.array(0), results.get(WEIGHTS))]
+    heads = {f"heads.{head}" for head in config.heads_on_top}
     for name, truth in expectation.truth.items():
-        if name == OUTPUT or name.startswith("heads."):
+        if name == OUTPUT or name in heads:
             method = ENCODE if name == OUTPUT else f"{API}.{name}"
-            noise = noise_in(subject.dtype, expectation.noise[name])
+            noise = expectation.noise[name]
             rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
     return rows
 

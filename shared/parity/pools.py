@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from .. import checkpoint, npz
 from ..arrays import Array
 from ..checkpoint import Checkpoint
+from ..environment import environment
 from ..errors import CheckpointError
 from ..protocol import Model
 from .checks import Check, Weights, run
@@ -16,7 +17,9 @@ Results = Mapping[str, Array]
 
 
 class Pool(Protocol):
-    """The frameworks that take part."""
+    """The frameworks that take part; ``environments`` says of each worker process what it runs on."""
+
+    environments: dict[str, Any]
 
     def start(self, check: Check, replacements: Results) -> None:
         """Begin a check in every framework that is still alive."""
@@ -40,6 +43,7 @@ class LocalPool:
         self._builders = dict(builders)
         self._weights = weights
         self._models: dict[tuple[str, int], Model] = {}
+        self.environments: dict[str, Any] = {}  # no workers: all is in this one
 
     def start(self, check: Check, replacements: Results) -> None:
         """See ``Pool.start``."""
@@ -75,21 +79,23 @@ class LocalPool:
 
 
 class WorkerPool:
-    """A process per framework, all at work at once. Arrays travel in files in ``folder``."""
+    """A process per framework, all at work at once. Arrays travel in files in ``folder``.
+
+    ``commands``: framework -> what starts its worker. ``settings``: what every worker is told beside its framework.
+    """
 
     def __init__(
         self,
-        frameworks: Sequence[str],
+        commands: Mapping[str, Sequence[str]],
         weights: Mapping[Weights, Checkpoint],
         folder: Path,
         *,
-        command: Sequence[str],
-        device: str,
-        dtype: str,
+        settings: Mapping[str, str],
         threads: int,
         time_limit: float,
     ) -> None:
         self._folder = folder
+        self.environments: dict[str, Any] = {}
         self._weights: dict[Weights, Path] = {}
         written: dict[int, Path] = {}
         for name, tensors in weights.items():
@@ -99,10 +105,10 @@ class WorkerPool:
             self._weights[name] = written[id(tensors)]
         self._workers: dict[str, Worker] = {}
         try:
-            for framework in frameworks:
+            for framework, command in commands.items():
                 worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
                 self._workers[framework] = worker
-                worker.send({"framework": framework, "device": device, "dtype": dtype})
+                worker.send({"framework": framework, **settings})
         except BaseException:
             self.close()
             raise
@@ -124,6 +130,8 @@ class WorkerPool:
         """See ``Pool.finish``."""
         for framework, worker in list(self._workers.items()):
             try:
+                if framework not in self.environments:
+                    self.environments[framework] = _environment(worker)
                 worker.receive()
             except WorkerError as error:
                 if error.fatal:
@@ -139,10 +147,19 @@ class WorkerPool:
 
     def _read(self, framework: str) -> Results | WorkerError:
         try:
-            reader = npz.Reader(self._results(framework))
-            return {name: reader.array(name) for name in reader.names}
+            return npz.read(self._results(framework))
         except CheckpointError as error:
             return WorkerError.of(error, fatal=False)
 
     def _results(self, framework: str) -> Path:
         return self._folder / f"{framework}.npz"
+
+
+def _environment(worker: Worker) -> Any:
+    """What a worker runs on; it is the first thing that it says."""
+    found = worker.receive()["environment"]
+    theirs, ours = found["packages"]["triglot"], environment()["packages"]["triglot"]
+    if theirs != ours:
+        worker.close()
+        raise WorkerError(f"its interpreter has Triglot {theirs}, this is {ours}; install the same there", fatal=True)
+    return found

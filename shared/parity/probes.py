@@ -60,7 +60,7 @@ def _fresh(
     if activation.name.endswith(".weights"):
         weights = np.exp(fresh)
         return weights / weights.sum(axis=-1, keepdims=True)
-    if kind == "large" and activation.name.endswith((".scores", ".inner")):
+    if kind == "large" and activation.name.endswith((".scores", ".inner", ".transform")):
         return fresh * np.float32(_LARGE)
     if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
         return fresh * np.float32(abs(config.masking_value))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ..errors import TriglotError
+from ..errors import FrameworkError, TriglotError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
 
@@ -48,14 +48,19 @@ class Worker:
         self._log = log
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
         with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,  # its children too can be killed, and Ctrl-C reaches the harness alone
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=environment,
+                    start_new_session=True,  # its children too can be killed, and Ctrl-C reaches the harness alone
+                )
+            except OSError as error:
+                raise FrameworkError(
+                    f"cannot start {command[0]}: {error.strerror}; give a Python interpreter"
+                ) from error
         self._answers: queue.Queue[bytes] = queue.Queue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -70,8 +75,8 @@ class Worker:
         except BrokenPipeError:
             pass  # it is gone; receive says how
 
-    def receive(self) -> None:
-        """Wait until the worker has done what was asked.
+    def receive(self) -> dict[str, Any]:
+        """Wait until the worker has done what was asked; what it says about it.
 
         Raises:
             WorkerError: it failed, died, or took longer than the time limit; if that is fatal, it is closed.
@@ -97,6 +102,7 @@ class Worker:
             if error.fatal:
                 self.close()
             raise error
+        return answer
 
     def close(self) -> None:
         """End the process and its children."""
@@ -127,4 +133,6 @@ class Worker:
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n")
         words = [line.strip() for line in lines if line.strip()]
+        if words and "No module named 'triglot'" in words[-1]:
+            return ": its interpreter has no Triglot; install it there"
         return f": {words[-1]}" if words else ""

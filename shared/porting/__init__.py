@@ -1,36 +1,78 @@
-"""Foreign weights to neutral checkpoints: one module per dialect, each with one invertible table of names."""
+"""Foreign weights to neutral checkpoints and back: one module per dialect, each with one invertible table of names."""
 
 import os
 from pathlib import Path
+from types import ModuleType
 
-from .. import checkpoint
 from ..checkpoint import Checkpoint
 from ..errors import ModelNotFoundError, PortingError
-from . import huggingface
+from . import huggingface, neutral
+from .configured import Given
+
+# Each module has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words. The
+# first that recognises a path reads it.
+DIALECTS: dict[str, ModuleType] = {"huggingface": huggingface, "neutral": neutral}
 
 
-def port(source: str | Path | Checkpoint, target: str | Path | None = None) -> Checkpoint:
-    """Read ``source``, a neutral checkpoint or a folder in a known dialect; write it to ``target``, if that is given.
+def port(
+    source: str | Path | Checkpoint,
+    target: str | Path | None = None,
+    *,
+    source_dialect: str | None = None,
+    target_dialect: str | None = None,
+    config: Given = None,
+) -> Checkpoint:
+    """Read ``source``, a path in a known dialect or a checkpoint; write it to ``target``, if that is given.
+
+    ``source_dialect`` None: by the looks of the path. ``target_dialect`` None: "neutral". ``config`` is what the
+    weights do not say (heads, activation, epsilon and masking, for a bare state dict) or say wrongly: the name of a
+    recipe, a whole configuration, or single fields by name.
 
     Raises:
         ModelNotFoundError: there is nothing at ``source``.
-        PortingError: the folder is in no known dialect, or cannot be translated without loss.
-        CheckpointError: a checkpoint file is damaged.
+        PortingError: a dialect is unknown, the source is not in it, or cannot be translated without loss.
+        CheckpointError: a checkpoint file is damaged, or does not match ``config``.
+        ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
     """
-    neutral = source if isinstance(source, Checkpoint) else _read(Path(source))
+    writer = _dialect(target_dialect or "neutral")
+    if isinstance(source, Checkpoint):
+        if source_dialect not in (None, "neutral"):
+            raise PortingError(
+                f"source_dialect is {source_dialect!r}, but a checkpoint is neutral already; leave it out"
+            )
+        ported = neutral.reconfigured(source, config)
+    else:
+        ported = _reader(Path(source), source_dialect).read(Path(source), config)
     if target is not None:
-        checkpoint.save(neutral, target)
-    return neutral
+        writer.write(ported, Path(target))
+    return ported
 
 
-def _read(source: Path) -> Checkpoint:
-    if os.path.isdir(source):
-        if huggingface.recognises(source):
-            return huggingface.read(source)
-        raise PortingError(
-            f"{source} is in no known dialect; expected {huggingface.CONFIG_FILE} and {huggingface.WEIGHTS_FILE} in it"
-        )
+def _reader(source: Path, name: str | None) -> ModuleType:
     if not os.path.exists(source):
         raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder")
-    return checkpoint.load(source)
+    if name is not None:
+        dialect = _dialect(name)
+        if not dialect.recognises(source):
+            raise PortingError(f"{source} is not in the dialect {name}; expected {dialect.EXPECTED}")
+        return dialect
+    for dialect in DIALECTS.values():
+        if dialect.recognises(source):
+            return dialect
+    expected = ", or ".join(dialect.EXPECTED for dialect in DIALECTS.values())
+    raise PortingError(f"{source} is in no known dialect; expected {expected}{_pickles(source)}")
+
+
+def _dialect(name: str) -> ModuleType:
+    if name not in DIALECTS:
+        raise PortingError(f"unknown dialect {name!r}; expected one of {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def _pickles(folder: Path) -> str:
+    """A word about pickled weights, if those are what the folder has."""
+    for name in ("pytorch_model.bin", "model_state.pdparams"):
+        if (folder / name).is_file():
+            return f"; {name} is a pickle, which may run any code when it is read: save the model as safetensors"
+    return ""

@@ -1,26 +1,35 @@
 """Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them.
 
-A model is a folder with ``config.json`` and ``model.safetensors``. The table of modules is a bijection for any one
-configuration. Linear weights are (out, in) there and transposed here; which weights are linear is known from the
-schema, never guessed from a shape.
+A model is a folder with ``config.json`` and ``model.safetensors``, or the bare ``.safetensors`` file. The table of
+modules is a bijection for any one configuration. Linear weights are (out, in) there and transposed here; which weights
+are linear is known from the schema, never guessed from a shape. ``config.json`` is translated in
+``huggingface_config.py``.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+import re
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from .. import schema
+from .. import files, schema
 from ..arrays import Array
 from ..checkpoint import Checkpoint
-from ..config import Activation, ModelConfig
-from ..errors import PortingError, TriglotError
+from ..config import ModelConfig
+from ..dtypes import FLOATS
+from ..errors import OutputError, PortingError, TriglotError
+from ..schema import MASKED_LM_TABLE, TOKEN_TABLE
+from .configured import Given, configured
+from .huggingface_config import CONFIG_FILE, described, from_names, translated
 
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+EXPECTED = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file"
 
 _MODULES = {
     "embeddings.token": "embeddings.word_embeddings",
@@ -29,6 +38,11 @@ _MODULES = {
     "embeddings.task": "embeddings.task_type_embeddings",
     "embeddings.process.norm": "embeddings.LayerNorm",
     "heads.pooler": "pooler.dense",
+    "heads.masked_lm.transform": "cls.predictions.transform.dense",
+    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    "heads.masked_lm.decoder": "cls.predictions.decoder",
+    "heads.masked_lm": "cls.predictions",
+    "heads.next_sentence": "cls.seq_relationship",
 }
 _LAYER_MODULES = {
     "attention.query": "attention.self.query",
@@ -40,66 +54,84 @@ _LAYER_MODULES = {
     "feed_forward.output": "output.dense",
     "post_feed_forward.norm": "output.LayerNorm",
 }
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
-_MODEL_TYPES = ("bert", "ernie")
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the body, not before their heads
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+_DECODER, _DECODER_BIAS, _BIAS = (f"cls.predictions.{name}" for name in ("decoder.weight", "decoder.bias", "bias"))
 
 
-def recognises(folder: Path) -> bool:
-    """Whether ``folder`` holds the two files of this dialect."""
-    return (folder / CONFIG_FILE).is_file() and (folder / WEIGHTS_FILE).is_file()
+def recognises(source: Path) -> bool:
+    """Whether ``source`` is a folder with the two files of this dialect, or a .safetensors file."""
+    if source.is_file():
+        return source.suffix == ".safetensors"
+    return (source / CONFIG_FILE).is_file() and (source / WEIGHTS_FILE).is_file()
 
 
-def read(folder: Path) -> Checkpoint:
-    """The model in ``folder`` as a neutral checkpoint.
+def read(source: Path, config: Given = None) -> Checkpoint:
+    """The model in ``source`` as a neutral checkpoint; ``config`` completes or corrects its configuration.
 
     Raises:
-        PortingError: a file is unreadable, or holds something that cannot be translated without loss.
+        PortingError: a file is unreadable, holds something that cannot be translated without loss, or, for a bare
+            file, ``config`` does not say what the weights cannot.
     """
-    fields = _read_config(folder / CONFIG_FILE)
-    tensors, original = _read_tensors(folder / WEIGHTS_FILE, str(fields.get("model_type")))
+    bare = source.is_file()
+    fields = {} if bare else _read_json(source / CONFIG_FILE)
+    tensors, original = _read_tensors(source if bare else source / WEIGHTS_FILE)
     try:
-        config = configuration(fields, tensors)
-        if config.layers > len(tensors):
-            raise PortingError(f"{CONFIG_FILE}: num_hidden_layers is {config.layers}; there are {len(tensors)} tensors")
+        if not bare:
+            known = translated(fields, tensors).to_dict()
+        elif isinstance(config, str | ModelConfig):
+            known = {}
+        else:
+            known = from_names({name: tensor.shape for name, tensor in tensors.items()}, config or {})
+        final = configured(known, config)
+        _check_size(final, tensors)
+        source_names = _settle_ties(final, tensors, original)
+        native = names(final)
+        _check(final, native, tensors, original)
     except TriglotError as error:
-        raise PortingError(f"cannot port {folder}: {error}") from error
-    native = names(config)
-    problems = [f"missing {name}" for name in native.values() if name not in tensors]
-    problems += [f"no place for {original[name]}" for name in tensors if name not in native.values()]
-    if problems:
-        raise PortingError(
-            f"cannot port {folder}: {'; '.join(problems)}; expected the encoder of a BERT or ERNIE and its pooler, "
-            "no more; save the model without other heads"
-        )
-    parameters = schema.parameters(config)
-    for name, source in native.items():
-        shape = parameters[name].shape
-        shape = shape[::-1] if parameters[name].role == "linear_weight" else shape
-        if tensors[source].shape != shape:
-            raise PortingError(
-                f"cannot port {folder}: {original[source]} has shape {tensors[source].shape}, expected {shape}; "
-                f"{CONFIG_FILE} belongs to another model"
-            )
-    return Checkpoint(
-        config,
-        {
-            name: np.ascontiguousarray(tensors[source].T)
-            if parameters[name].role == "linear_weight"
-            else tensors[source]
-            for name, source in native.items()
-        },
-        {name: original[source] for name, source in native.items()},
-    )
+        raise PortingError(f"cannot port {source}: {error}") from error
+    parameters = schema.parameters(final)
+    found = {name: _transposed_if_linear(tensors[theirs], parameters[name]) for name, theirs in native.items()}
+    source_names |= {name: original[theirs] for name, theirs in native.items()}
+    return Checkpoint(final, found, source_names)
+
+
+def write(given: Checkpoint, target: Path) -> None:
+    """Write the folder ``target``, which must not exist yet, or be empty: whole, or not at all.
+
+    Raises:
+        PortingError: the model has something that this dialect cannot express.
+        OutputError: the target cannot be written.
+    """
+    native = names(given.config)
+    fields = described(given.config, list(native.values()))
+    parameters = schema.parameters(given.config)
+    body = "" if set(given.config.heads_on_top) <= {"pooler"} else f"{fields['model_type']}."
+    tensors: dict[str, Array] = {}
+    for name, theirs in native.items():
+        prefix = "" if theirs.startswith("cls.") else body
+        # safetensors 0.8.0 writes the memory of a transposed array as if it were in order.
+        tensors[prefix + theirs] = np.asarray(_transposed_if_linear(given.tensors[name], parameters[name]), order="C")
+    if MASKED_LM_TABLE in native:
+        tensors[_DECODER_BIAS] = tensors[_BIAS]  # an untied decoder has the bias under both names
+    files.check_folder(target)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
+            folder = Path(temporary) / "model"
+            folder.mkdir()
+            (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+            files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
+            os.rename(folder, target)
+            files.sync(target.parent)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"cannot write {target}: {reason}; free space or choose another folder") from error
 
 
 def names(config: ModelConfig) -> dict[str, str]:
-    """Canonical name -> name in this dialect, for every parameter of ``config``.
+    """Canonical name -> name in this dialect, without a prefix, for every parameter of ``config``.
 
     Raises:
         PortingError: the configuration has a parameter that this dialect cannot name.
@@ -120,59 +152,71 @@ def names(config: ModelConfig) -> dict[str, str]:
     return table
 
 
-def configuration(fields: Mapping[str, Any], tensor_names: Iterable[str]) -> ModelConfig:
-    """The configuration that ``config.json`` describes; ``tensor_names`` say whether there is a pooler.
+def _transposed_if_linear(tensor: Array, parameter: schema.Parameter) -> Array:
+    return np.ascontiguousarray(tensor.T) if parameter.role == "linear_weight" else tensor
 
-    Raises:
-        PortingError: a field is missing or has a value that Triglot does not implement.
+
+def _check_size(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
+    if config.layers > len(tensors):  # before as many names are made up
+        raise PortingError(f"{CONFIG_FILE}: num_hidden_layers is {config.layers}; there are {len(tensors)} tensors")
+
+
+def _settle_ties(config: ModelConfig, tensors: dict[str, Array], original: dict[str, str]) -> dict[str, str]:
+    """Leave one name for what files store under two; the source names of what is gone, by alias.
+
+    A tied decoder may be there or not, and its bias too. An untied decoder computes with its own bias, and then
+    ``cls.predictions.bias``, which transformers stores beside it, takes no part in anything.
     """
-    model_type = _field(fields, "model_type")
-    if model_type not in _MODEL_TYPES:
-        raise _refuse("model_type", model_type, f"one of {', '.join(_MODEL_TYPES)}")
-    activation = _field(fields, "hidden_act")
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise _refuse("hidden_act", activation, f"one of {', '.join(_ACTIVATIONS)}")
-    for name, only in (
-        ("position_embedding_type", "absolute"),
-        ("is_decoder", False),
-        ("add_cross_attention", False),
-    ):
-        if fields.get(name, only) != only:
-            raise _refuse(name, fields[name], repr(only))
-    hidden_size, heads = _size(fields, "hidden_size"), _size(fields, "num_attention_heads")
-    if heads < 1 or hidden_size % heads:
-        raise _refuse("num_attention_heads", heads, f"a divisor of hidden_size {hidden_size}")
-    has_tasks = fields.get("use_task_id", False)
-    if not isinstance(has_tasks, bool) or (has_tasks and model_type != "ernie"):
-        raise _refuse("use_task_id", has_tasks, "true for an ERNIE with tasks, or false")
-    return ModelConfig(
-        hidden_size=hidden_size,
-        layers=_size(fields, "num_hidden_layers"),
-        heads=heads,
-        key_size=hidden_size // heads,
-        value_size=hidden_size // heads,
-        feed_forward_size=_size(fields, "intermediate_size"),
-        source_vocabulary=_size(fields, "vocab_size"),
-        source_max_length=_size(fields, "max_position_embeddings"),
-        segments=_size(fields, "type_vocab_size"),
-        tasks=_size(fields, "task_type_vocab_size") if has_tasks else 0,
-        positions="learned",
-        pad_id=fields.get("pad_token_id"),
-        embedding_process="nd",
-        pre_process="",
-        post_process="dan",
-        final_process="",
-        norm_eps=_field(fields, "layer_norm_eps"),
-        activation=_ACTIVATIONS[activation],
-        masking="exclude",
-        embedding_dropout=_field(fields, "hidden_dropout_prob"),
-        residual_dropout=_field(fields, "hidden_dropout_prob"),
-        attention_dropout=_field(fields, "attention_probs_dropout_prob"),
-        heads_on_top=("pooler",) if "pooler.dense.weight" in tensor_names else (),
-    )
+    if "masked_lm" not in config.heads_on_top:
+        return {}
+    if _DECODER_BIAS in tensors:
+        if config.tied_embeddings and _BIAS in tensors:
+            _check_equal(_BIAS, _DECODER_BIAS, tensors)
+        tensors[_BIAS], original[_BIAS] = tensors.pop(_DECODER_BIAS), original[_DECODER_BIAS]
+    if not config.tied_embeddings or _DECODER not in tensors:
+        return {}
+    _check_equal(names(config)[TOKEN_TABLE], _DECODER, tensors)
+    del tensors[_DECODER]
+    return {MASKED_LM_TABLE: original[_DECODER]}
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _check_equal(kept: str, other: str, tensors: Mapping[str, Array]) -> None:
+    if kept in tensors and not np.array_equal(tensors[kept], tensors[other]):
+        raise PortingError(
+            f"{other} differs from {kept}, but tie_word_embeddings is true, or not said; set it to false if they are "
+            f"two tensors, or remove {other}"
+        )
+
+
+def _check(config: ModelConfig, native: Mapping[str, str], tensors: Mapping[str, Array], original: Any) -> None:
+    problems = [f"missing {name}" for name in native.values() if name not in tensors]
+    known = set(native.values())
+    problems += [f"no place for {original[name]}{_head_of(name)}" for name in tensors if name not in known]
+    if problems:
+        raise PortingError(
+            f"{'; '.join(problems)}; expected the encoder of a BERT or ERNIE, its pooler and the heads of its "
+            "pre-training, no more; save the model without other heads"
+        )
+    parameters = schema.parameters(config)
+    for name, theirs in native.items():
+        shape = parameters[name].shape
+        shape = shape[::-1] if parameters[name].role == "linear_weight" else shape
+        if tensors[theirs].shape != shape:
+            raise PortingError(
+                f"{original[theirs]} has shape {tensors[theirs].shape}, expected {shape}; "
+                "the configuration belongs to another model"
+            )
+
+
+def _head_of(name: str) -> str:
+    """The head that a tensor belongs to, in words, for who left it out of the configuration."""
+    for head, path in (("masked_lm", "cls.predictions."), ("next_sentence", "cls.seq_"), ("pooler", "pooler.")):
+        if name.startswith(path):
+            return f" (add {head} to heads_on_top)"
+    return ""
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -182,49 +226,34 @@ def _read_config(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-def _read_tensors(path: Path, model_type: str) -> tuple[dict[str, Array], dict[str, str]]:
+def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors under plain names, and what each plain name was in the file."""
     tensors: dict[str, Array] = {}
     original: dict[str, str] = {}
     try:
         with cast("Any", safe_open(path, framework="numpy")) as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                plain = _plain(name, model_type)
+                plain = _plain(name)
                 if plain in _BUFFERS:
                     continue
                 dtype = file.get_slice(name).get_dtype()
-                if dtype not in ("F32", "F64"):
+                if dtype not in _DTYPES:
                     raise PortingError(
-                        f"cannot read {path}: {name} is {dtype}; expected F32 or F64, save the model as float32"
+                        f"cannot read {path}: {name} is {dtype}; expected one of {', '.join(_DTYPES)}, save the model "
+                        "as float32"
                     )
                 if plain in tensors:
                     raise PortingError(
                         f"cannot read {path}: {plain} occurs twice, as {original[plain]} and {name}; keep one of them"
                     )
                 tensors[plain], original[plain] = file.get_tensor(name), name
+                assert tensors[plain].dtype == FLOATS[_DTYPES[dtype]]
     except (OSError, SafetensorError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
     return tensors, original
 
 
-def _plain(name: str, model_type: str) -> str:
+def _plain(name: str) -> str:
     """Without the prefix that task models put before the body, and in today's words for the norm's parameters."""
-    plain = name.removeprefix(f"{model_type}.")
+    plain = _PREFIX.sub("", name)
     return plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def _field(fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise PortingError(f"{CONFIG_FILE}: {name} is missing; add it, as the model was trained")
-    return fields[name]
-
-
-def _size(fields: Mapping[str, Any], name: str) -> int:
-    value = _field(fields, name)
-    if not isinstance(value, int):
-        raise _refuse(name, value, "a whole number")
-    return value
-
-
-def _refuse(name: str, got: object, expected: str) -> PortingError:
-    return PortingError(f"{CONFIG_FILE}: {name} is {got!r}; expected {expected}, other models are not supported")

@@ -1,0 +1,31 @@
+"""The number formats of weights and arithmetic. NumPy has no bfloat16 of its own; ``ml_dtypes`` adds it."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .arrays import Array, Float32s
+
+BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+# What weights can be stored in.
+FLOATS: dict[str, np.dtype[Any]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+
+# What models can run in.
+ARITHMETIC = ("float32", "float64", "bfloat16")
+
+
+def representable(array: Array, dtype: str) -> Float32s:
+    """``array`` in float32, each number one that ``dtype`` holds as well: what a model in ``dtype`` is really given."""
+    return array.astype(BFLOAT16 if dtype == "bfloat16" else np.float32).astype(np.float32)
+
+
+def storable(array: Array) -> Array:
+    """The same bits in a format that files and other libraries know: bfloat16 as uint16."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array

@@ -1,0 +1,24 @@
+"""What the user says about a configuration, on top of what the weights say themselves."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import ModelConfig
+from ..recipes import recipe
+
+Given = str | ModelConfig | Mapping[str, Any] | None
+
+
+def configured(known: Mapping[str, Any], given: Given) -> ModelConfig:
+    """The configuration from the fields that are ``known`` and what is ``given``, which has the last word.
+
+    ``given``: the name of a recipe or a whole configuration, which replaces everything; or single fields.
+
+    Raises:
+        ConfigError: a field is unknown, missing or wrong, or there is no recipe of that name.
+    """
+    if isinstance(given, ModelConfig):
+        return given
+    if isinstance(given, str):
+        return recipe(given)
+    return ModelConfig.from_dict({**known, **(given or {})})
