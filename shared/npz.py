@@ -94,12 +94,13 @@ class Writer:
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write ``arrays`` to the temporary file ``path`` in the order given; ``files.writing`` is for what must last.
 
-    A last member says which of them are bfloat16, so that ``read`` gives them back as they were.
+    If some are bfloat16, a last member says which, so that ``read`` gives them back as they were.
     """
     with path.open("w+b") as file, Writer(file) as writer:
         for name, array in arrays.items():
             writer.write_array(name, array)
-        writer.write_bytes(_BFLOAT16_MEMBER, json.dumps([n for n, a in arrays.items() if a.dtype == BFLOAT16]).encode())
+        if bfloat16 := [name for name, array in arrays.items() if array.dtype == BFLOAT16]:
+            writer.write_bytes(_BFLOAT16_MEMBER, json.dumps(bfloat16).encode())
 
 
 def read(path: Path) -> dict[str, Array]:
@@ -109,7 +110,7 @@ def read(path: Path) -> dict[str, Array]:
         CheckpointError: the file is missing or damaged.
     """
     reader = Reader(path)
-    bfloat16 = set(json.loads(reader.read_bytes(_BFLOAT16_MEMBER)))
+    bfloat16 = json.loads(reader.read_bytes(_BFLOAT16_MEMBER)) if _BFLOAT16_MEMBER in reader.members else ()
     arrays = {name: reader.array(name) for name in reader.names}
     return {name: array.view(BFLOAT16) if name in bfloat16 else array for name, array in arrays.items()}
 
