@@ -1,5 +1,7 @@
 """The public functions: what they refuse, and who owns the arrays."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,19 @@ def test_check_in_this_process_and_in_workers_agree(make_checkpoint):
     [
         ({"frameworks": ["caffe"]}, triglot.FrameworkError, "unknown framework 'caffe'; expected one of torch, paddle"),
         ({"frameworks": []}, triglot.FrameworkError, "no framework is installed"),
-        ({"dtype": "int8"}, triglot.FrameworkError, "unknown dtype 'int8'; expected float32 or float64"),
+        ({"dtype": "int8"}, triglot.FrameworkError, "unknown dtype 'int8'; expected one of float32, float64, bfloat16"),
+        ({"mode": "turbo"}, triglot.FrameworkError, "unknown mode 'turbo'; expected one of eager"),
+        ({"pythons": {"torch": "/no/python"}}, triglot.FrameworkError, "there is no interpreter /no/python; give the"),
+        (
+            {"pythons": {"jax": sys.executable}, "frameworks": ["torch"]},
+            triglot.FrameworkError,
+            "an interpreter was given for jax, which takes no part; leave it out",
+        ),
+        (
+            {"pythons": {"torch": sys.executable}, "isolate": False},
+            triglot.FrameworkError,
+            "an interpreter was given, but without isolate all frameworks run in this one; isolate them",
+        ),
         ({"device": "tpu"}, triglot.FrameworkError, "unknown device 'tpu'; expected one of cpu, cuda"),
         ({"seed": -1}, triglot.ConfigError, "seed is -1; expected 0 or more"),
         ({"batches": []}, triglot.InputError, "batches is empty; give at least one batch, or None"),

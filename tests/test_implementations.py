@@ -9,9 +9,17 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.shared import activations, inputs
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.dtypes import BFLOAT16, FLOATS
 from triglot.shared.recipes import recipe, recipes
 
-TINY = [name for name in recipes() if name.endswith("-tiny")]
+PRE_TRAINING = replace(
+    recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True
+)
+TINY = {name: config for name, config in recipes().items() if name.endswith("-tiny")} | {
+    "pre-training": PRE_TRAINING,
+    "pre-training, untied": replace(PRE_TRAINING, tied_embeddings=False),
+}
 
 
 @pytest.fixture
@@ -22,9 +30,9 @@ def batch_of():
     return make
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_weights_come_back_bit_for_bit(implementation, name, make_checkpoint):
-    checkpoint = make_checkpoint(name)
+@pytest.mark.parametrize("config", TINY.values(), ids=TINY)
+def test_weights_come_back_bit_for_bit(implementation, config, make_checkpoint):
+    checkpoint = make_checkpoint(config)
     weights = impls.build(implementation, checkpoint, dtype="float32").weights()
     assert weights.keys() == checkpoint.tensors.keys()
     for tensor_name, tensor in checkpoint.tensors.items():
@@ -33,9 +41,9 @@ def test_weights_come_back_bit_for_bit(implementation, name, make_checkpoint):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", TINY)
-def test_trace_shows_exactly_the_named_values_in_order(implementation, name, dtype, make_checkpoint, batch_of):
-    checkpoint = make_checkpoint(name)
+@pytest.mark.parametrize("config", TINY.values(), ids=TINY)
+def test_trace_shows_exactly_the_named_values_in_order(implementation, config, dtype, make_checkpoint, batch_of):
+    checkpoint = make_checkpoint(config)
     trace = impls.build(implementation, checkpoint, dtype=dtype).trace(batch_of(checkpoint.config))
     assert list(trace) == list(activations.activations(checkpoint.config))
     assert {value.dtype.name for value in trace.values()} == {dtype}
@@ -54,14 +62,16 @@ def test_replacements_are_handed_on(implementation, make_checkpoint, batch_of):
 
 
 def test_encode_and_heads_are_what_the_trace_shows(implementation, make_checkpoint, batch_of):
-    checkpoint = make_checkpoint("ernie-base-tiny")
+    checkpoint = make_checkpoint(PRE_TRAINING)
     model, batch = impls.build(implementation, checkpoint), batch_of(checkpoint.config)
     trace = model.trace(batch)
-    arguments = (batch.source, batch.valid, batch.segment_ids, batch.task_ids)
+    arguments = (batch.source, batch.valid, batch.segment_ids)
     np.testing.assert_array_equal(model.encode(*arguments), trace["output"])
     heads = model.heads(*arguments)
-    assert heads.keys() == {"pooler"}
-    np.testing.assert_array_equal(heads["pooler"], trace["heads.pooler"])
+    assert heads.keys() == {"pooler", "masked_lm", "next_sentence"}
+    for name, value in heads.items():
+        np.testing.assert_array_equal(value, trace[f"heads.{name}"])
+    np.testing.assert_array_equal(heads["masked_lm"][~batch.valid], 0)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +167,65 @@ def test_bad_input_is_refused_in_the_same_words_everywhere(implementation, argum
 
 
 def test_unknown_dtype_is_refused(implementation, make_checkpoint):
-    with pytest.raises(triglot.FrameworkError, match="dtype 'int8' is not supported; choose one of float32, float64"):
+    with pytest.raises(
+        triglot.FrameworkError, match="unknown dtype 'int8'; expected one of float32, float64, bfloat16"
+    ):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), dtype="int8")
+
+
+def test_bfloat16_runs_where_its_kernels_are(framework, make_checkpoint, batch_of):
+    """The weights are what bfloat16 makes of them, and so is every value; a framework without kernels says so."""
+    checkpoint = make_checkpoint(PRE_TRAINING)
+    if framework == "paddle":
+        with pytest.raises(
+            triglot.FrameworkError, match=r"PaddlePaddle: its CPU kernels .* do not know bfloat16; choose"
+        ):
+            impls.build(framework, checkpoint, dtype="bfloat16")
+        return
+    model = impls.build(framework, checkpoint, dtype="bfloat16")
+    for name, tensor in model.weights().items():
+        assert tensor.dtype == BFLOAT16
+        np.testing.assert_array_equal(tensor, checkpoint.tensors[name].astype(BFLOAT16), err_msg=name)
+    batch = batch_of(checkpoint.config)
+    trace = model.trace(batch)
+    assert list(trace) == list(activations.activations(checkpoint.config))
+    assert {value.dtype for value in trace.values()} == {BFLOAT16}
+    arguments = (batch.source, batch.valid, batch.segment_ids)
+    np.testing.assert_array_equal(model.encode(*arguments), trace["output"])
+    np.testing.assert_array_equal(model.heads(*arguments)["masked_lm"], trace["heads.masked_lm"])
+
+
+def test_the_reference_has_no_bfloat16(make_checkpoint):
+    message = "NumPy: dtype 'bfloat16' is not supported; choose one of float32, float64"
+    with pytest.raises(triglot.FrameworkError, match=f"^{message}$"):
+        impls.build("numpy", make_checkpoint("bert-base-tiny"), dtype="bfloat16")
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "float64"])
+def test_weights_stored_in_any_format_run_in_float32(implementation, stored, make_checkpoint):
+    original = make_checkpoint("bert-base-tiny")
+    tensors = {name: tensor.astype(FLOATS[stored]) for name, tensor in original.tensors.items()}
+    expected = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+    weights = impls.build(implementation, Checkpoint(original.config, tensors), dtype="float32").weights()
+    for name, tensor in weights.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(implementation, value, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint.tensors["encoder.layers.1.attention.key.bias"][3] = value
+    message = (
+        "encoder.layers.1.attention.key.bias holds NaN or infinity; no model can compute with it, take a checkpoint"
+    )
+    with pytest.raises(triglot.CheckpointError, match=f"^{message}"):
+        impls.build(implementation, checkpoint)
+
+
+def test_unknown_mode_is_refused(implementation, make_checkpoint):
+    with pytest.raises(triglot.FrameworkError, match=r"^unknown mode 'turbo'; expected one of eager$"):
+        impls.build(implementation, make_checkpoint("bert-base-tiny"), mode="turbo")
 
 
 def test_missing_device_is_refused(implementation, make_checkpoint):

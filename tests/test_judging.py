@@ -59,6 +59,7 @@ def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
     assert budget(1e-7, 2.0, "float32") == pytest.approx(8e-7 + 4 * 2.0**-24 * 2, rel=1e-12)
     assert budget(0.0, 2.0, "float64") == 4 * 2.0**-53 * 2
     assert noise_in("float32", 1e-7) == 1e-7
+    assert noise_in("bfloat16", 1e-2) == 1e-2
     assert noise_in("float64", 1e-7) == 1e-7 * 2.0**-29
 
 
@@ -277,7 +278,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
 
 def test_plan_holds_every_check_and_the_extreme_lengths():
     batches = inputs.random_batches(CONFIG, 2, 3, seed=0)
-    checks = plan(CONFIG, batches, seed=0)
+    checks = plan(CONFIG, batches, seed=0, dtype="float32")
     assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
     by_name = {check.name: check.batch for check in checks}
     assert not by_name["masking"].valid[-1].any()

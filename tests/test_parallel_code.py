@@ -18,11 +18,11 @@ FORWARD = {"forward", "__call__"}
 OWN_ARGUMENTS = {"rngs"}
 # Where weights go is the framework's business: a device and a dtype, or the dtype alone.
 PLACEMENT = {"device", "dtype"}
-# One name in four spellings: _np2torch, _torch2np.
+# One name in four spellings: np2torch, torch2np.
 SPELLINGS = {"torch": "native", "paddle": "native", "jax": "native"}
 # Helpers that only one framework needs, each with the reason.
 OWN_HELPERS = {
-    ("numpy_reference", "weights.py"): {"_module", "_np2native", "_native2np"},  # no getattr path; nothing to convert
+    ("numpy_reference", "weights.py"): {"_module", "np2native", "native2np"},  # no getattr path; nothing to convert
     ("flax_nnx", "weights.py"): {"_native_path"},  # the state is keyed by tuples
     ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
     ("numpy_reference", "model.py"): {"Model._to_numpy"},  # it is NumPy already
@@ -169,5 +169,5 @@ def imports(path):
 
 def plain(name):
     for spelling, common in SPELLINGS.items():
-        name = name.replace(f"2{spelling}", f"2{common}").replace(f"_{spelling}2", f"_{common}2")
+        name = name.replace(f"2{spelling}", f"2{common}").replace(f"{spelling}2", f"{common}2")
     return name

@@ -25,7 +25,7 @@ def assert_within_noise(values, expectation, name, dtype="float32"):
 
 
 def expectation_of(checkpoint, batch):
-    return expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), checkpoint.config)
+    return expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), checkpoint.config, "float32")
 
 
 def test_the_comparison_notices_one_wrong_value(make_checkpoint):

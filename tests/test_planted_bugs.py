@@ -7,7 +7,7 @@ imported as a package of its own beside the healthy ones, and has to be caught a
 import importlib.util
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +16,14 @@ import pytest
 from triglot import impls
 from triglot.impls.reference import Reference
 from triglot.shared import inputs
+from triglot.shared.config import ModelConfig
 from triglot.shared.parity import harness
 from triglot.shared.parity.judging import Subject
 from triglot.shared.parity.pools import LocalPool
+from triglot.shared.recipes import recipe
 
 POST_NORM, PRE_NORM = "bert-base-tiny", "dygraph-tiny"
+PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
 SOURCES = Path(impls.__file__).parent
 
 
@@ -33,10 +36,10 @@ class Bug:
     torch: dict[str, str]
     paddle: dict[str, str]
     jax: dict[str, str]
-    recipe: str = POST_NORM
+    recipe: str | ModelConfig = POST_NORM
 
 
-def everywhere(found_at: str, file: str, change: dict[str, str], recipe: str = POST_NORM) -> Bug:
+def everywhere(found_at: str, file: str, change: dict[str, str], recipe: str | ModelConfig = POST_NORM) -> Bug:
     return Bug(found_at, file, change, change, change, recipe)
 
 
@@ -53,7 +56,7 @@ ADDED = "where(allowed, scores, scores + value)"
 REPLACED = "where(allowed, scores, value)"
 LIMITED = "max(value, config.masking_value"
 ENCODED = "self.transformer.encode(*self._to_device("
-READ_BACK = "_jax2np(state[_native_path(parameter)].get_value())"
+READ_BACK = "jax2np(state[_native_path(parameter)].get_value())"
 
 BUGS = {
     "tanh for exact GELU": Bug(
@@ -134,11 +137,38 @@ BUGS = {
         "api.encode", "model.py", {f"{ENCODED}batch": f"{ENCODED}inputs.batch(self.config, token_ids)"}
     ),
     "heads of another token": everywhere("heads.pooler", "heads.py", {"self.pooler(x[:, 0])": "self.pooler(x[:, -1])"}),
+    "head without its norm": everywhere("heads.masked_lm.norm", "heads.py", {"self.norm(x)": "x"}, PRE_TRAINING),
+    "head without its activation": everywhere(
+        "heads.masked_lm.activation", "heads.py", {"self.activation(x)": "x"}, PRE_TRAINING
+    ),
+    "tokens scored by another table": everywhere(
+        "heads.masked_lm",
+        "transformer.py",
+        {"self.embeddings.token.": "self.embeddings.token.__class__ and 2 * self.embeddings.token."},
+        PRE_TRAINING,
+    ),
+    "scores without their bias": Bug(
+        "heads.masked_lm",
+        "heads.py",
+        {"table, self.bias)": "table)"},
+        {" + self.bias": ""},
+        {" + self.bias": ""},
+        PRE_TRAINING,
+    ),
+    "scores at padding": everywhere(
+        "heads.masked_lm",
+        "heads.py",
+        {"where(valid[:, :, None], scores,": "where(valid[:, :, None] | True, scores,"},
+        PRE_TRAINING,
+    ),
+    "next sentence without the pooler": everywhere(
+        "heads.next_sentence", "heads.py", {'outputs["pooler"]))': "x[:, 0]))"}, PRE_TRAINING
+    ),
     "weights read back transposed": Bug(
         "api.weights",
         "weights.py",
         {'state[name].T if parameter.role == "linear_weight" else state[name]': "state[name]"},
-        {"_paddle2np(state[name])": "_paddle2np(state[name]).T"},
+        {"paddle2np(state[name])": "paddle2np(state[name]).T"},
         {READ_BACK: f"{READ_BACK}.T"},
     ),
 }
@@ -174,15 +204,15 @@ def mutant(tmp_path):
         del sys.modules[name]
 
 
-def judge(framework, builder, checkpoint):
-    weights = harness.weights_for(checkpoint, "float32", seed=0)
+def judge(framework, builder, checkpoint, seed=0):
+    weights = harness.weights_for(checkpoint, "float32", seed)
     return harness.compare(
         weights,
-        inputs.random_batches(checkpoint.config, 1, 4, seed=0),
+        inputs.random_batches(checkpoint.config, 1, 4, seed),
         [Subject(framework, "eager", "float32")],
         LocalPool({framework: partial(builder, dtype="float32")}, weights),
         Reference,
-        seed=0,
+        seed=seed,
         digest=checkpoint.digest,
         model="mutant",
         inputs="random tokens",
@@ -190,14 +220,17 @@ def judge(framework, builder, checkpoint):
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
-def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoint):
-    report = judge(framework, mutant(framework, bug.file, getattr(bug, framework)), make_checkpoint(bug.recipe))
-    assert report.verdict == "diverged"
-    assert report.first_divergence[framework].name == bug.found_at
-    assert report.first_divergence[framework].kind == "local"
+def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoint, pytestconfig):
+    """``make audit`` tries it with the weights and inputs of many seeds."""
+    builder = mutant(framework, bug.file, getattr(bug, framework))
+    for seed in range(pytestconfig.getoption("--seeds")):
+        report = judge(framework, builder, make_checkpoint(bug.recipe, seed), seed)
+        assert report.verdict == "diverged", seed
+        assert report.first_divergence[framework].name == bug.found_at, seed
+        assert report.first_divergence[framework].kind == "local", seed
 
 
-@pytest.mark.parametrize("recipe", [POST_NORM, PRE_NORM])
+@pytest.mark.parametrize("recipe", [POST_NORM, PRE_NORM, PRE_TRAINING], ids=["post-norm", "pre-norm", "pre-training"])
 def test_unchanged_copy_passes(recipe, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
     report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe))

@@ -122,6 +122,8 @@ def check(
     from triglot.shared.parity.judging import Subject  # noqa: PLC0415
     from triglot.shared.parity.pools import LocalPool, WorkerPool  # noqa: PLC0415
 
+    for framework in pythons or {}:
+        impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
     pythons = {framework: _interpreter(path) for framework, path in (pythons or {}).items()}
     available = [name for name in impls.FRAMEWORKS if name in (*impls.installed(), *pythons)]
     asked = tuple(dict.fromkeys(available if frameworks is None else frameworks))
@@ -130,7 +132,7 @@ def check(
         raise FrameworkError(f"an interpreter was given for {', '.join(unused)}, which takes no part; leave it out")
     if pythons and not isolate:
         raise FrameworkError(
-            "an interpreter was given, but isolate is false; frameworks in this process run on this one"
+            "an interpreter was given, but without isolate all frameworks run in this one; isolate them"
         )
     impls.check_choice("dtype", dtype, ARITHMETIC)
     impls.check_choice("device", device, impls.DEVICES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triglot.shared import recipes
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError, ModelNotFoundError
+from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
 from triglot.shared.initializers import initialize
 from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.porting import port
@@ -56,8 +56,11 @@ def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None
     Raises:
         ModelNotFoundError: it is neither a recipe nor a path.
         FrameworkError: the package with the trained weights is not installed.
+        PortingError: a recipe was given a dialect, or a path cannot be read in it.
         ConfigError: ``config`` is wrong.
     """
+    if dialect is not None and model in recipes.recipes():
+        raise PortingError(f"{model} is a recipe, which is in no dialect; leave the dialect out, or give a path")
     if model in TRAINED:
         folder = _trained(model)
         return Source(model, port(folder, config=config), _tokenizer(folder))

@@ -1,7 +1,6 @@
 """What the options that take FIELD=VALUE, or a configuration, mean."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ def configuration(base: str | None, fields: Sequence[str] | None) -> dict[str, A
         return None
     known: dict[str, Any] = {}
     if base is not None:
-        known = _read(Path(base)) if base not in recipes() and os.path.isfile(base) else recipe(base).to_dict()
+        known = recipe(base).to_dict() if base in recipes() else _read(Path(base))
     return known | {name: _value(text) for name, text in pairs("--set", fields).items()}
 
 
@@ -45,11 +44,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; give a JSON file") from error
+        reason = (error.strerror or error) if isinstance(error, OSError) else f"it is no JSON ({error})"
+        raise ConfigError(
+            f"cannot read {path}: {reason}; give a JSON file with fields of a configuration, or one of the recipes "
+            f"{', '.join(recipes())}"
+        ) from error
     if isinstance(content, dict) and "config" in content:
         content = content["config"]  # what inspect writes
     if not isinstance(content, dict):
-        raise ConfigError(f"cannot read {path}: it holds no JSON object; give one with the fields of a configuration")
+        raise ConfigError(f"cannot read {path}: it holds no JSON object; give one with fields of a configuration")
     return content
 
 

@@ -1,0 +1,79 @@
+"""A correct implementation never raises an alarm: many seeds of weights and inputs over many shapes.
+
+The tests take two shapes and a seed each; ``make audit`` all twenty with ten seeds each, in three dtypes.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+import triglot
+from triglot.shared.recipes import recipe
+
+SHAPES = 20
+
+
+def shape(number):
+    """A configuration with random sizes and variants; ``number`` is its seed."""
+    generator = np.random.default_rng(number)
+
+    def between(low, high):
+        return int(generator.integers(low, high + 1))
+
+    def one_of(*choices):
+        return choices[int(generator.integers(len(choices)))]
+
+    base = replace(
+        recipe(one_of("bert-base", "ernie-base", "dygraph", "minilm")),
+        hidden_size=between(8, 64),
+        layers=between(1, 3),
+        heads=between(1, 4),
+        key_size=between(1, 16),
+        value_size=between(1, 16),
+        feed_forward_size=between(1, 96),
+        source_max_length=between(2, 48),
+        activation=one_of("relu", "gelu", "gelu_tanh"),
+        norm_eps=one_of(1e-12, 1e-6, 1e-5),
+        projection_bias=one_of(True, False),
+        **one_of(
+            {"masking": "exclude", "masking_value": None},
+            {"masking": "fill", "masking_value": -1e9},
+            {"masking": "add", "masking_value": -1e4},
+        ),
+    )
+    if not base.source_vocabulary:
+        return base
+    heads = one_of(("pooler",), ("masked_lm",), ("pooler", "masked_lm", "next_sentence"))
+    return replace(
+        base,
+        source_vocabulary=between(3, 200),
+        segments=one_of(0, 2, 16),
+        positions=one_of("none", "learned", "sinusoidal"),
+        pad_id=one_of(None, 0, 2),
+        heads_on_top=heads,
+        tied_embeddings="masked_lm" in heads and one_of(True, False),
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "number" in metafunc.fixturenames:
+        thorough = metafunc.config.getoption("--seeds") > 1
+        cases = [(number, dtype) for number in range(SHAPES) for dtype in ("float32", "float64", "bfloat16")]
+        metafunc.parametrize(("number", "dtype"), cases if thorough else [(0, "float32"), (1, "bfloat16")])
+
+
+def test_no_alarm(number, dtype, pytestconfig, make_checkpoint, record_property):
+    config = shape(number)
+    frameworks = [name for name in triglot.frameworks() if (name, dtype) != ("paddle", "bfloat16")]
+    shares = []
+    for seed in range((pytestconfig.getoption("--seeds") + 1) // 2):
+        report = triglot.check(make_checkpoint(config, seed), frameworks, isolate=False, seed=seed, dtype=dtype)
+        alarms = [row for row in report.rows if row.verdict != "pass"]
+        assert report.verdict == "pass", (seed, alarms)
+        shares.append(max(row.strain for row in report.rows))
+    # For the record of the audit: how much of a budget the worst value used up.
+    record_property("largest_share_of_a_budget", max(shares))
+
+
+def test_the_shapes_are_different_ones():
+    assert len({shape(number) for number in range(SHAPES)}) == SHAPES
