@@ -146,7 +146,8 @@ def _check_types(config: ModelConfig) -> None:
         elif field.name == "heads_on_top":
             known, named = get_args(Head), config.heads_on_top
             if type(value) is not tuple or named != tuple(head for head in known if head in named):
-                raise _refuse(field.name, named, f"a tuple over {', '.join(known)}, in this order, each at most once")
+                names = ", ".join(known)
+                raise _refuse(field.name, named, f"a tuple (a list, in JSON) of {names}, in this order, none twice")
         else:
             accepted = tuple(choices) if choices else (hint,)
             if float in accepted:

@@ -28,7 +28,7 @@ CHOICES = {
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
 }
-HEADS = "a tuple over pooler, in this order, each at most once"
+HEADS = "a tuple (a list, in JSON) of pooler, masked_lm, next_sentence, in this order, none twice"
 
 
 def types():
@@ -38,7 +38,7 @@ def types():
     yield "pad_id", (2.0, "2", False), "a value of type int or null"
     for name in PROCESSES:
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
-    for name in ("projection_bias", "output_bias"):
+    for name in ("projection_bias", "output_bias", "tied_embeddings"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
@@ -56,6 +56,9 @@ def configs(draw):
     vocabulary = draw(count)
     positions = draw(st.sampled_from(["none", "learned", "sinusoidal"])) if vocabulary else "none"
     masking = draw(st.sampled_from(["exclude", "fill", "add"]))
+    known = ["pooler", "masked_lm", "next_sentence"] if vocabulary else ["pooler"]
+    drawn = draw(st.sets(st.sampled_from(known)))
+    heads = tuple(head for head in known if head in drawn and (head != "next_sentence" or "pooler" in drawn))
     return ModelConfig(
         **{name: draw(st.integers(1, 10**6)) for name in SIZES},
         **{name: draw(rate) for name in DROPOUTS},
@@ -77,7 +80,8 @@ def configs(draw):
         masking_value=None
         if masking == "exclude"
         else draw(st.floats(max_value=0, exclude_max=True, allow_infinity=False)),
-        heads_on_top=draw(st.sampled_from([(), ("pooler",)])),
+        heads_on_top=heads,
+        tied_embeddings="masked_lm" in heads and draw(st.booleans()),
     )
 
 
@@ -134,6 +138,7 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "attention_dropout": 0.0,
         "feed_forward_dropout": 0.0,
         "heads_on_top": (),
+        "tied_embeddings": False,
     }
 
 
@@ -290,10 +295,45 @@ def test_filling_and_adding_need_a_negative_masking_value(masking, value):
         replace(BERT, masking=masking, masking_value=value)
 
 
-@pytest.mark.parametrize("heads", [["logits"], ["pooler", "logits"], ["pooler", "pooler"], "pooler", [["pooler"]]])
+@pytest.mark.parametrize("heads", [["logits"], ["pooler", "logits"], ["pooler", "pooler"], "pooler", [["pooler"]], 1])
 def test_unknown_and_repeated_heads_are_refused(heads):
-    with pytest.raises(ConfigError, match=f"^configuration: heads_on_top is .*; expected {HEADS}$"):
+    shown = tuple(heads) if isinstance(heads, list) else heads
+    message = f"configuration: heads_on_top is {shown!r}; expected {HEADS}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         ModelConfig.from_dict({**BERT.to_dict(), "heads_on_top": heads})
+
+
+def test_heads_have_one_order():
+    """The order changes nothing, so a second one would be the same model with another digest."""
+    message = f"configuration: heads_on_top is ('masked_lm', 'pooler'); expected {HEADS}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, heads_on_top=("masked_lm", "pooler"))
+    everything = ("pooler", "masked_lm", "next_sentence")
+    assert replace(BERT, heads_on_top=everything).heads_on_top == everything
+
+
+@pytest.mark.parametrize("heads", [("next_sentence",), ("masked_lm", "next_sentence")])
+def test_next_sentence_needs_the_pooler_that_it_reads(heads):
+    message = f"configuration: heads_on_top is {heads!r}; expected pooler beside next_sentence, which reads it"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, heads_on_top=heads)
+
+
+def test_masked_lm_needs_a_vocabulary():
+    message = (
+        "configuration: heads_on_top is ('masked_lm',); expected no masked_lm: with source_vocabulary 0 there are no "
+        "tokens to predict"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(EMBEDDED, heads_on_top=("masked_lm",))
+
+
+@pytest.mark.parametrize("heads", [(), ("pooler",), ("pooler", "next_sentence")])
+def test_only_masked_lm_can_be_tied(heads):
+    message = "configuration: tied_embeddings is True; expected false: only the masked_lm head can be tied, and there "
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}is none$"):
+        replace(BERT, heads_on_top=heads, tied_embeddings=True)
+    assert replace(BERT, heads_on_top=("masked_lm",), tied_embeddings=True).tied_embeddings
 
 
 def test_a_configuration_cannot_be_changed():

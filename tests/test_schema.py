@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from scipy.stats import truncnorm
@@ -17,6 +18,8 @@ from triglot.shared.porting import huggingface
 from triglot.shared.recipes import recipe, recipes
 
 BERT = replace(recipe("bert-base-tiny"), layers=1)
+PRETRAINING = replace(BERT, heads_on_top=("pooler", "masked_lm", "next_sentence"))
+TIED = replace(PRETRAINING, tied_embeddings=True)
 DYGRAPH = replace(recipe("dygraph-tiny"), layers=1)
 # Nothing has its usual size or place: free key and value sizes, no attention biases, unused position rows, four norms.
 FREE = ModelConfig(
@@ -66,6 +69,22 @@ BERT_PARAMETERS = {
     "encoder.layers.0.post_feed_forward.norm.bias": ((24,), ("hidden",), "bias"),
     "heads.pooler.weight": ((24, 24), ("hidden", "hidden"), "linear_weight"),
     "heads.pooler.bias": ((24,), ("hidden",), "bias"),
+}
+# Beside those of BERT, behind its pooler, in this order.
+MASKED_LM_PARAMETERS = {
+    "heads.masked_lm.transform.weight": ((24, 24), ("hidden", "hidden"), "linear_weight"),
+    "heads.masked_lm.transform.bias": ((24,), ("hidden",), "bias"),
+    "heads.masked_lm.norm.scale": ((24,), ("hidden",), "scale"),
+    "heads.masked_lm.norm.bias": ((24,), ("hidden",), "bias"),
+    "heads.masked_lm.decoder.weight": ((101, 24), ("vocabulary", "hidden"), "embedding"),
+    "heads.masked_lm.bias": ((101,), ("vocabulary",), "bias"),
+}
+NEXT_SENTENCE_PARAMETERS = {
+    "heads.next_sentence.weight": ((24, 2), ("hidden", "relation"), "linear_weight"),
+    "heads.next_sentence.bias": ((2,), ("relation",), "bias"),
+}
+TIED_MASKED_LM_PARAMETERS = {
+    name: entry for name, entry in MASKED_LM_PARAMETERS.items() if name != "heads.masked_lm.decoder.weight"
 }
 DYGRAPH_PARAMETERS = {
     "encoder.layers.0.pre_attention.norm.scale": ((24,), ("hidden",), "scale"),
@@ -133,6 +152,13 @@ BERT_ACTIVATIONS = {
     "output": ("batch", "position", "hidden"),
     "heads.pooler": ("batch", "hidden"),
 }
+PRETRAINING_ACTIVATIONS = {
+    "heads.masked_lm.transform": HIDDEN,
+    "heads.masked_lm.activation": HIDDEN,
+    "heads.masked_lm.norm": HIDDEN,
+    "heads.masked_lm": ("batch", "position", "vocabulary"),
+    "heads.next_sentence": ("batch", "relation"),
+}
 DYGRAPH_ACTIVATIONS = {
     "encoder.layers.0.pre_attention.norm": HIDDEN,
     "encoder.layers.0.attention.query": ("batch", "head", "target", "key"),
@@ -155,8 +181,14 @@ DYGRAPH_ACTIVATIONS = {
 
 @pytest.mark.parametrize(
     ("config", "expected"),
-    [(BERT, BERT_PARAMETERS), (DYGRAPH, DYGRAPH_PARAMETERS), (FREE, FREE_PARAMETERS)],
-    ids=["bert", "dygraph", "free"],
+    [
+        (BERT, BERT_PARAMETERS),
+        (PRETRAINING, BERT_PARAMETERS | MASKED_LM_PARAMETERS | NEXT_SENTENCE_PARAMETERS),
+        (TIED, BERT_PARAMETERS | TIED_MASKED_LM_PARAMETERS | NEXT_SENTENCE_PARAMETERS),
+        (DYGRAPH, DYGRAPH_PARAMETERS),
+        (FREE, FREE_PARAMETERS),
+    ],
+    ids=["bert", "pre-training", "tied", "dygraph", "free"],
 )
 def test_parameters_are_those_spelled_out_here_in_this_order(config, expected):
     found = schema.parameters(config)
@@ -180,6 +212,12 @@ def test_a_second_layer_has_the_parameters_of_the_first(name):
     )
     assert first
     assert first == second
+
+
+def test_a_tied_decoder_is_another_name_of_the_token_table_and_no_parameter():
+    assert schema.aliases(TIED) == {"heads.masked_lm.decoder.weight": "embeddings.token.weight"}
+    assert schema.aliases(PRETRAINING) == schema.aliases(BERT) == {}
+    assert "heads.masked_lm.decoder.weight" not in schema.parameters(TIED)
 
 
 def test_sinusoidal_and_absent_positions_have_no_table():
@@ -213,7 +251,7 @@ def test_bert_base_has_the_parameters_of_the_bert_base_of_transformers():
     assert sum(int(np.prod(entry.shape)) for entry in ours.values()) == 109_482_240
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_tensors_of_the_schema_are_accepted(dtype):
     tensors = {name: tensor.astype(dtype) for name, tensor in initialize(BERT).items()}
     schema.verify(BERT, tensors)
@@ -225,7 +263,7 @@ def test_everything_wrong_is_said_in_one_message():
     del tensors["embeddings.segment.weight"], tensors["heads.pooler.bias"]
     tensors["embeddings.task.weight"] = np.zeros((3, 24), np.float32)
     tensors["heads.pooler.weight"] = np.zeros((24, 23), np.float32)
-    tensors["embeddings.process.norm.bias"] = np.zeros(24, np.float16)
+    tensors["embeddings.process.norm.bias"] = np.zeros(24, ml_dtypes.float8_e4m3fn)
     tensors["embeddings.process.norm.scale"] = np.zeros((1, 24), np.int32)
     tensors["embeddings.position.weight"] = tensors["embeddings.position.weight"].astype(">f4")
     with pytest.raises(CheckpointError) as error:
@@ -235,10 +273,10 @@ def test_everything_wrong_is_said_in_one_message():
         "missing embeddings.segment.weight (2, 24)",
         "missing heads.pooler.bias (24,)",
         "unexpected embeddings.task.weight",
-        "embeddings.position.weight has dtype >f4, expected float32 or float64",
+        "embeddings.position.weight has dtype >f4, expected one of float64, float32, float16, bfloat16",
         "embeddings.process.norm.scale has shape (1, 24), expected (24,)",
-        "embeddings.process.norm.scale has dtype int32, expected float32 or float64",
-        "embeddings.process.norm.bias has dtype float16, expected float32 or float64",
+        "embeddings.process.norm.scale has dtype int32, expected one of float64, float32, float16, bfloat16",
+        "embeddings.process.norm.bias has dtype float8_e4m3fn, expected one of float64, float32, float16, bfloat16",
         "heads.pooler.weight has shape (24, 23), expected (24, 24)",
         "give the tensors that the configuration describes, or the configuration of these tensors",
     ]
@@ -325,7 +363,14 @@ def test_the_noise_depends_on_seed_and_name_and_has_the_deviation_0_2():
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"), [(BERT, BERT_ACTIVATIONS), (DYGRAPH, DYGRAPH_ACTIVATIONS)], ids=["bert", "dygraph"]
+    ("config", "expected"),
+    [
+        (BERT, BERT_ACTIVATIONS),
+        (PRETRAINING, BERT_ACTIVATIONS | PRETRAINING_ACTIVATIONS),
+        (TIED, BERT_ACTIVATIONS | PRETRAINING_ACTIVATIONS),
+        (DYGRAPH, DYGRAPH_ACTIVATIONS),
+    ],
+    ids=["bert", "pre-training", "tied", "dygraph"],
 )
 def test_activations_are_those_spelled_out_here_in_this_order(config, expected):
     found = activations(config)

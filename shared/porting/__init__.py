@@ -6,7 +6,7 @@ from types import ModuleType
 
 from ..checkpoint import Checkpoint
 from ..errors import ModelNotFoundError, PortingError
-from . import huggingface, neutral
+from . import huggingface, neutral, pickles
 from .configured import Given
 
 # Each module has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words. The
@@ -30,14 +30,14 @@ def port(
 
     Raises:
         ModelNotFoundError: there is nothing at ``source``.
-        PortingError: a dialect is unknown, the source is not in it, or cannot be translated without loss.
+        PortingError: a dialect is unknown, the source is not in it, is a pickle, or cannot be translated without loss.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
     """
     writer = _dialect(target_dialect or "neutral")
     if isinstance(source, Checkpoint):
-        if source_dialect not in (None, "neutral"):
+        if source_dialect is not None and _dialect(source_dialect) is not neutral:
             raise PortingError(
                 f"source_dialect is {source_dialect!r}, but a checkpoint is neutral already; leave it out"
             )
@@ -52,6 +52,7 @@ def port(
 def _reader(source: Path, name: str | None) -> ModuleType:
     if not os.path.exists(source):
         raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder")
+    pickles.refuse(source)
     if name is not None:
         dialect = _dialect(name)
         if not dialect.recognises(source):
@@ -60,19 +61,12 @@ def _reader(source: Path, name: str | None) -> ModuleType:
     for dialect in DIALECTS.values():
         if dialect.recognises(source):
             return dialect
+    pickles.refuse_folder(source)
     expected = ", or ".join(dialect.EXPECTED for dialect in DIALECTS.values())
-    raise PortingError(f"{source} is in no known dialect; expected {expected}{_pickles(source)}")
+    raise PortingError(f"{source} is in no known dialect; expected {expected}")
 
 
 def _dialect(name: str) -> ModuleType:
     if name not in DIALECTS:
         raise PortingError(f"unknown dialect {name!r}; expected one of {', '.join(DIALECTS)}")
     return DIALECTS[name]
-
-
-def _pickles(folder: Path) -> str:
-    """A word about pickled weights, if those are what the folder has."""
-    for name in ("pytorch_model.bin", "model_state.pdparams"):
-        if (folder / name).is_file():
-            return f"; {name} is a pickle, which may run any code when it is read: save the model as safetensors"
-    return ""

@@ -9,6 +9,7 @@ are linear is known from the schema, never guessed from a shape. ``config.json``
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from ..config import ModelConfig
 from ..dtypes import FLOATS
 from ..errors import OutputError, PortingError, TriglotError
 from ..schema import MASKED_LM_TABLE, TOKEN_TABLE
+from . import pickles
 from .configured import Given, configured
 from .huggingface_config import CONFIG_FILE, described, from_names, translated
 
@@ -104,8 +106,7 @@ def write(given: Checkpoint, target: Path) -> None:
         PortingError: the model has something that this dialect cannot express.
         OutputError: the target cannot be written.
     """
-    native = names(given.config)
-    fields = described(given.config, list(native.values()))
+    fields, native = described(given.config), names(given.config)
     parameters = schema.parameters(given.config)
     body = "" if set(given.config.heads_on_top) <= {"pooler"} else f"{fields['model_type']}."
     tensors: dict[str, Array] = {}
@@ -115,6 +116,7 @@ def write(given: Checkpoint, target: Path) -> None:
         tensors[prefix + theirs] = np.asarray(_transposed_if_linear(given.tensors[name], parameters[name]), order="C")
     if MASKED_LM_TABLE in native:
         tensors[_DECODER_BIAS] = tensors[_BIAS]  # an untied decoder has the bias under both names
+    target = target.absolute()  # "." has no parent
     files.check_folder(target)
     try:
         with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
@@ -122,12 +124,13 @@ def write(given: Checkpoint, target: Path) -> None:
             folder.mkdir()
             (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+            shutil.copymode(folder / CONFIG_FILE, folder / WEIGHTS_FILE)  # safetensors makes it the owner's alone
             files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
             os.rename(folder, target)
             files.sync(target.parent)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputError(f"cannot write {target}: {reason}; free space or choose another folder") from error
+        raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
 
 
 def names(config: ModelConfig) -> dict[str, str]:
@@ -158,7 +161,9 @@ def _transposed_if_linear(tensor: Array, parameter: schema.Parameter) -> Array:
 
 def _check_size(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     if config.layers > len(tensors):  # before as many names are made up
-        raise PortingError(f"{CONFIG_FILE}: num_hidden_layers is {config.layers}; there are {len(tensors)} tensors")
+        raise PortingError(
+            f"{len(tensors)} tensors cannot be {config.layers} layers; the configuration belongs to another model"
+        )
 
 
 def _settle_ties(config: ModelConfig, tensors: dict[str, Array], original: dict[str, str]) -> dict[str, str]:
@@ -183,8 +188,8 @@ def _settle_ties(config: ModelConfig, tensors: dict[str, Array], original: dict[
 def _check_equal(kept: str, other: str, tensors: Mapping[str, Array]) -> None:
     if kept in tensors and not np.array_equal(tensors[kept], tensors[other]):
         raise PortingError(
-            f"{other} differs from {kept}, but tie_word_embeddings is true, or not said; set it to false if they are "
-            f"two tensors, or remove {other}"
+            f"{other} differs from {kept}, but the configuration ties them; set tie_word_embeddings in {CONFIG_FILE} "
+            f"(tied_embeddings in a configuration of Triglot) to false, or remove {other}"
         )
 
 
@@ -230,6 +235,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors under plain names, and what each plain name was in the file."""
     tensors: dict[str, Array] = {}
     original: dict[str, str] = {}
+    pickles.refuse(path)
     try:
         with cast("Any", safe_open(path, framework="numpy")) as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..config import Activation, Head, ModelConfig
-from ..errors import PortingError
+from ..errors import ConfigError, PortingError
 
 CONFIG_FILE = "config.json"
 
@@ -37,6 +37,15 @@ _FAMILY = {
     "post_process": "dan",
     "final_process": "",
 }
+# Their words for what ``ModelConfig`` refuses.
+_THEIR_WORDS = {
+    "configuration": CONFIG_FILE,
+    "pad_id": "pad_token_id",
+    "source_vocabulary": "vocab_size",
+    "norm_eps": "layer_norm_eps",
+    "embedding_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
 # What a bare state dict cannot say.
 _UNSAID = ("heads", "activation", "norm_eps", "masking")
 
@@ -45,11 +54,10 @@ def translated(fields: Mapping[str, Any], tensor_names: Collection[str]) -> Mode
     """The configuration that ``config.json`` describes; ``tensor_names`` say which heads there are.
 
     Raises:
-        PortingError: a field is missing or has a value that Triglot does not implement.
-        ConfigError: a value is impossible.
+        PortingError: a field is missing, or has a value that is impossible or that Triglot does not implement.
     """
     model_type = _field(fields, "model_type")
-    if model_type not in _MODEL_TYPES:
+    if not isinstance(model_type, str) or model_type not in _MODEL_TYPES:
         raise _refuse("model_type", model_type, f"one of {', '.join(_MODEL_TYPES)}")
     activation = _field(fields, "hidden_act")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
@@ -61,8 +69,8 @@ def translated(fields: Mapping[str, Any], tensor_names: Collection[str]) -> Mode
     ):
         if fields.get(name, only) != only:
             raise _refuse(name, fields[name], repr(only))
-    hidden_size, heads = _number(fields, "hidden_size", int), _number(fields, "num_attention_heads", int)
-    if heads < 1 or hidden_size % heads:
+    hidden_size, heads = _size(fields, "hidden_size"), _size(fields, "num_attention_heads")
+    if hidden_size % heads:
         raise _refuse("num_attention_heads", heads, f"a divisor of hidden_size {hidden_size}")
     has_tasks = _flag(fields, "use_task_id", default=False)
     if has_tasks and model_type != "ernie":
@@ -70,38 +78,43 @@ def translated(fields: Mapping[str, Any], tensor_names: Collection[str]) -> Mode
     heads_on_top = _heads(tensor_names)
     tied = _flag(fields, "tie_word_embeddings", default=True)
     pad_id = fields.get("pad_token_id")
-    return ModelConfig.from_dict(
-        {
-            **_FAMILY,
-            "hidden_size": hidden_size,
-            "layers": _number(fields, "num_hidden_layers", int),
-            "heads": heads,
-            "key_size": hidden_size // heads,
-            "value_size": hidden_size // heads,
-            "feed_forward_size": _number(fields, "intermediate_size", int),
-            "source_vocabulary": _number(fields, "vocab_size", int),
-            "source_max_length": _number(fields, "max_position_embeddings", int),
-            "segments": _number(fields, "type_vocab_size", int),
-            "tasks": _number(fields, "task_type_vocab_size", int) if has_tasks else 0,
-            "pad_id": None if pad_id is None else _number(fields, "pad_token_id", int),
-            "norm_eps": _number(fields, "layer_norm_eps", float),
-            "activation": _ACTIVATIONS[activation],
-            "masking": "exclude",
-            "embedding_dropout": _number(fields, "hidden_dropout_prob", float),
-            "residual_dropout": _number(fields, "hidden_dropout_prob", float),
-            "attention_dropout": _number(fields, "attention_probs_dropout_prob", float),
-            "heads_on_top": heads_on_top,
-            "tied_embeddings": tied and "masked_lm" in heads_on_top,
-        }
-    )
+    ours = {
+        **_FAMILY,
+        "hidden_size": hidden_size,
+        "layers": _size(fields, "num_hidden_layers"),
+        "heads": heads,
+        "key_size": hidden_size // heads,
+        "value_size": hidden_size // heads,
+        "feed_forward_size": _size(fields, "intermediate_size"),
+        "source_vocabulary": _size(fields, "vocab_size"),
+        "source_max_length": _size(fields, "max_position_embeddings"),
+        "segments": _size(fields, "type_vocab_size"),
+        "tasks": _size(fields, "task_type_vocab_size") if has_tasks else 0,
+        "pad_id": None if pad_id is None else _number(fields, "pad_token_id", int),
+        "norm_eps": _number(fields, "layer_norm_eps", float),
+        "activation": _ACTIVATIONS[activation],
+        "masking": "exclude",
+        "embedding_dropout": _number(fields, "hidden_dropout_prob", float),
+        "residual_dropout": _number(fields, "hidden_dropout_prob", float),
+        "attention_dropout": _number(fields, "attention_probs_dropout_prob", float),
+        "heads_on_top": heads_on_top,
+        "tied_embeddings": tied and "masked_lm" in heads_on_top,
+    }
+    try:
+        return ModelConfig.from_dict(ours)
+    except ConfigError as error:
+        # Who has written their names should not have to know ours.
+        words = re.sub(r"\w+", lambda match: _THEIR_WORDS.get(match[0], match[0]), str(error))
+        raise PortingError(f"{words}; correct it, as the model was trained") from error
 
 
-def described(config: ModelConfig, tensor_names: Collection[str]) -> dict[str, Any]:
+def described(config: ModelConfig) -> dict[str, Any]:
     """The content of ``config.json`` for ``config``, the inverse of ``translated``.
 
     Raises:
         PortingError: the configuration is none that this dialect can express.
     """
+    _check_expressible(config)
     model_type = "ernie" if config.tasks else "bert"
     fields: dict[str, Any] = {
         "architectures": [_MODEL_TYPES[model_type] + _CLASSES.get(config.heads_on_top, "Model")],
@@ -122,17 +135,28 @@ def described(config: ModelConfig, tensor_names: Collection[str]) -> dict[str, A
     }
     if config.tasks:
         fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
-    if not config.segments:
-        raise PortingError("the dialect huggingface cannot express segments 0; its models have at least one segment")
     # What the fields do not say, they lose: so read them back.
-    ours, theirs = config.to_dict(), translated(fields, tensor_names).to_dict()
+    ours, theirs = config.to_dict(), translated(fields, [_HEADS[head] for head in config.heads_on_top]).to_dict()
     lost = [f"{name} {ours[name]!r} (only {theirs[name]!r})" for name in ours if ours[name] != theirs[name]]
     if lost:
-        raise PortingError(
-            f"the dialect huggingface cannot express {', '.join(lost)}; correct the configuration if the model allows "
-            "it (config=, or --set on the command line)"
-        )
+        raise _inexpressible(lost)
     return fields
+
+
+def _check_expressible(config: ModelConfig) -> None:
+    """Refuse what could not even be read back."""
+    lost = [f"{name} 0 (only 1 or more)" for name in ("source_vocabulary", "segments") if not getattr(config, name)]
+    if config.hidden_size % config.heads:
+        lost.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
+    if lost:
+        raise _inexpressible(lost)
+
+
+def _inexpressible(lost: list[str]) -> PortingError:
+    return PortingError(
+        f"the dialect huggingface cannot express {', '.join(lost)}; correct the configuration if the model allows it "
+        "(config=, or --set on the command line)"
+    )
 
 
 def from_names(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +180,7 @@ def from_names(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
     hidden_size = size("embeddings.word_embeddings.weight", 1)
     layers = {int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.(\d{1,6})\.", name))}
     heads, has_tasks = given["heads"], "embeddings.task_type_embeddings.weight" in shapes
-    if not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or hidden_size % heads:
         raise PortingError(f"heads is {heads!r}; expected a divisor of the hidden size {hidden_size}, correct it")
     heads_on_top = _heads(shapes)
     return {
@@ -176,7 +200,10 @@ def from_names(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
 
 
 def _heads(tensor_names: Collection[str]) -> list[Head]:
-    return [head for head, name in _HEADS.items() if name in tensor_names]
+    found = [head for head, name in _HEADS.items() if name in tensor_names]
+    if "next_sentence" in found and "pooler" not in found:
+        raise PortingError(f"missing {_HEADS['pooler']}, which {_HEADS['next_sentence']} reads; save the whole model")
+    return found
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
@@ -190,6 +217,13 @@ def _number(fields: Mapping[str, Any], name: str, kind: type[int | float]) -> An
     accepted = int if kind is int else (int, float)
     if not isinstance(value, accepted) or isinstance(value, bool):
         raise _refuse(name, value, "a whole number" if kind is int else "a number")
+    return value
+
+
+def _size(fields: Mapping[str, Any], name: str) -> int:
+    value = _number(fields, name, int)
+    if value < 1:
+        raise _refuse(name, value, "a whole number of at least 1")
     return value
 
 
