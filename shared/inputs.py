@@ -95,7 +95,14 @@ def check_batch(config: ModelConfig, given: Batch) -> None:
 
 
 def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
-    """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64."""
+    """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64.
+
+    Raises:
+        InputError: a number is too small.
+    """
+    for name, number, least in (("count", count, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if number < least:
+            raise InputError(f"{name} of the random batches is {number}; expected {least} or more")
     generator = np.random.default_rng([seed, count, batch_size])
     longest = min(config.source_max_length, 64)
     lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int))

@@ -151,7 +151,7 @@ def test_doctor_names_versions(framework):
             "'/no/such/file' is neither a recipe nor a path; give a checkpoint, a model folder",
         ),
         (["inspect", __file__], "it is not a zip archive; give an undamaged file that Triglot wrote"),
-        (["port", "/", "target.npz"], "/ is in no known dialect; expected config.json and model.safetensors in it"),
+        (["port", "/", "target.npz"], "/ is in no known dialect; expected a folder with config.json and model.safe"),
     ],
 )
 def test_error_is_one_line_and_exit_code_2(arguments, message, tmp_path):
@@ -206,7 +206,8 @@ def test_weights_with_nan_are_refused_by_name(tmp_path, make_checkpoint):
     result = run("parity", tmp_path / "model.npz", "--framework", "torch")
     assert result.returncode == 2
     assert result.stderr == (
-        "triglot: heads.pooler.bias holds NaN or infinity; nothing can be compared with such weights, mend them\n"
+        "triglot: heads.pooler.bias holds NaN or infinity; no model can compute with it, take a checkpoint from before "
+        "that\n"
     )
 
 

@@ -15,7 +15,7 @@ from triglot import impls, models
 from triglot.shared import checkpoint, schema
 from triglot.shared.errors import CheckpointError, FrameworkError, ModelNotFoundError, OutputError, PortingError
 from triglot.shared.initializers import initialize
-from triglot.shared.porting import huggingface, port
+from triglot.shared.porting import huggingface, huggingface_config, port
 from triglot.shared.recipes import recipe
 
 # Sizes that share no factor by accident, an odd one among them.
@@ -237,8 +237,8 @@ def test_the_prefix_of_task_models_is_understood(kind, make_model):
 
 
 def test_the_prefix_of_another_model_is_not(folder):
-    change_tensors(folder, lambda tensors: {f"ernie.{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(PortingError, match=r"missing embeddings\.word_embeddings\.weight; .*no place for ernie\."):
+    change_tensors(folder, lambda tensors: {f"roberta.{name}": tensor for name, tensor in tensors.items()})
+    with pytest.raises(PortingError, match=r"missing embeddings\.word_embeddings\.weight; .*no place for roberta\."):
         port(folder)
 
 
@@ -296,7 +296,27 @@ def test_a_tensor_under_two_names_is_refused(name, other, folder):
         ({"is_decoder": True}, "is_decoder is True; expected False, other models are not supported"),
         ({"add_cross_attention": True}, "add_cross_attention is True; expected False, other models are not supported"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5; expected a divisor of hidden_size 12, other models"),
-        ({"num_attention_heads": 0}, "num_attention_heads is 0; expected a divisor of hidden_size 12, other models"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0; expected a whole number of at least 1, other models"),
+        ({"model_type": ["bert"]}, "model_type is ['bert']; expected one of bert, ernie, other models"),
+        ({"hidden_act": ["gelu"]}, "hidden_act is ['gelu']; expected one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
+        ({"hidden_size": -12}, "hidden_size is -12; expected a whole number of at least 1, other models"),
+        ({"vocab_size": 0}, "vocab_size is 0; expected a whole number of at least 1, other models"),
+        ({"type_vocab_size": 0}, "type_vocab_size is 0; expected a whole number of at least 1, other models"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; expected a whole number of at least 1, other models"),
+        ({"use_task_id": True}, "use_task_id is True; expected true for an ERNIE with tasks, or false, other models"),
+        ({"use_task_id": 1}, "use_task_id is 1; expected true or false, other models are not supported"),
+        ({"tie_word_embeddings": 0}, "tie_word_embeddings is 0; expected true or false, other models are not"),
+        ({"layer_norm_eps": "0"}, "layer_norm_eps is '0'; expected a number, other models are not supported"),
+        ({"layer_norm_eps": 2}, "layer_norm_eps is 2; expected a number between 0 and 1; correct it, as the model"),
+        ({"pad_token_id": 31}, "pad_token_id is 31; expected null, or an id below vocab_size 31; correct it, as the"),
+        (
+            {"hidden_dropout_prob": 1.5},
+            "hidden_dropout_prob is 1.5; expected a rate from 0 up to, not including, 1; correct it, as the model was",
+        ),
+        (
+            {"attention_probs_dropout_prob": -0.5},
+            "attention_probs_dropout_prob is -0.5; expected a rate from 0 up to, not including, 1; correct it, as the",
+        ),
         ({"hidden_size": 12.0}, "hidden_size is 12.0; expected a whole number, other models are not supported"),
         ({"vocab_size": "31"}, "vocab_size is '31'; expected a whole number, other models are not supported"),
         ({"num_hidden_layers": None}, "num_hidden_layers is None; expected a whole number, other models"),
@@ -375,8 +395,9 @@ def test_missing_and_extra_tensors_are_refused_together(folder):
     change_tensors(folder, change)
     message = (
         f"cannot port {folder}: missing embeddings.LayerNorm.weight; missing encoder.layer.1.output.dense.bias; "
-        "no place for bert.other; no place for cls.predictions.bias; expected the encoder of a BERT or ERNIE and its "
-        "pooler, no more; save the model without other heads"
+        "no place for bert.other; no place for cls.predictions.bias (add masked_lm to heads_on_top); expected the "
+        "encoder of a BERT or ERNIE, its pooler and the heads of its pre-training, no more; save the model without "
+        "other heads"
     )
     with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
         port(folder)
@@ -391,7 +412,8 @@ def test_half_a_pooler_is_refused(folder):
 def test_tensors_of_another_shape_are_refused(folder):
     change_config(folder, intermediate_size=18)
     with pytest.raises(
-        PortingError, match=r"dense\.weight has shape \(17, 12\), expected \(18, 12\); config\.json belongs"
+        PortingError,
+        match=r"dense\.weight has shape \(17, 12\), expected \(18, 12\); the configuration belongs to another model$",
     ):
         port(folder)
 
@@ -423,7 +445,10 @@ def test_damaged_weights_are_refused(damage, folder):
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_a_folder_in_no_known_dialect_is_refused(missing, folder):
     (folder / missing).unlink()
-    message = f"{folder} is in no known dialect; expected config.json and model.safetensors in it"
+    message = (
+        f"{folder} is in no known dialect; expected a folder with config.json and model.safetensors, or a bare "
+        ".safetensors file, or a neutral checkpoint (.npz)"
+    )
     with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
         port(folder)
 
@@ -437,7 +462,7 @@ def test_a_path_to_nothing_is_refused(tmp_path):
 
 def test_a_file_that_is_no_checkpoint_is_refused(folder):
     with pytest.raises(CheckpointError, match=r"^cannot read .*: it is not a zip archive; give an undamaged file"):
-        port(folder / "model.safetensors")
+        port(folder / "config.json")
 
 
 @pytest.mark.parametrize("as_text", [True, False])
@@ -475,7 +500,8 @@ def test_porting_leaves_the_source_as_it_is(folder, tmp_path):
 def test_the_recipe_bert_base_is_the_default_of_transformers():
     from transformers import BertConfig
 
-    assert huggingface.configuration(BertConfig().to_dict(), ["pooler.dense.weight"]) == recipe("bert-base")
+    translated = huggingface_config.translated(BertConfig().to_dict(), ["pooler.dense.weight"])
+    assert translated == recipe("bert-base")
 
 
 def test_resolving_a_recipe_draws_its_weights_from_the_seed():
