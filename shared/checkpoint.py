@@ -210,5 +210,5 @@ def _entry(tensor: Array) -> dict[str, Any]:
 
 
 def _digest(config: ModelConfig, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    content = {"config": config.to_dict(), "tensors": entries}
+    content = {"config": config.identity(), "tensors": entries}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

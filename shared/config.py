@@ -105,6 +105,11 @@ class ModelConfig:
         """Plain JSON types, every field, in the order of the class."""
         return {**dataclasses.asdict(self), "heads_on_top": list(self.heads_on_top)}
 
+    def identity(self) -> dict[str, Any]:
+        """Of ``to_dict``, the fields that have no default or another value: the same when Triglot learns new fields."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_dict().items() if getattr(self, name) != defaults[name]}
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
         """The inverse of ``to_dict``.
