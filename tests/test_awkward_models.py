@@ -1,4 +1,4 @@
-"""BERTs that nobody here made, awkward on purpose: made and saved by transformers, ported, judged in every framework."""
+"""Awkward BERTs that nobody here made: made and saved by transformers, ported, judged in every framework."""
 
 import numpy as np
 import pytest

@@ -142,10 +142,7 @@ BUGS = {
         "heads.masked_lm.activation", "heads.py", {"self.activation(x)": "x"}, PRE_TRAINING
     ),
     "tokens scored by another table": everywhere(
-        "heads.masked_lm",
-        "transformer.py",
-        {"self.embeddings.token.": "self.embeddings.token.__class__ and 2 * self.embeddings.token."},
-        PRE_TRAINING,
+        "heads.masked_lm", "transformer.py", {"tokens = self.": "tokens = 2 * self."}, PRE_TRAINING
     ),
     "scores without their bias": Bug(
         "heads.masked_lm",
@@ -158,7 +155,7 @@ BUGS = {
     "scores at padding": everywhere(
         "heads.masked_lm",
         "heads.py",
-        {"where(valid[:, :, None], scores,": "where(valid[:, :, None] | True, scores,"},
+        {"where(valid[:, :, None], scores,": "where(valid[:, :, None] == valid[:, :, None], scores,"},
         PRE_TRAINING,
     ),
     "next sentence without the pooler": everywhere(

@@ -2,15 +2,21 @@
 
 import contextlib
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import triglot
+from triglot import impls
 from triglot.shared.parity import pools
 
 # Each stands in for the worker of one framework: the real worker, after something happened to it.
@@ -99,6 +105,87 @@ def test_what_a_library_prints_is_no_answer(mishap, make_checkpoint):
     assert report.rows[0].reason == "ValueError: the real reason"
 
 
+# How memory runs out: NumPy cannot allocate, PyTorch cannot, or the process itself is at its limit.
+MEMORY = {
+    "numpy": ("import numpy; numpy.ones(1 << 50)", "MemoryError: Unable to allocate "),
+    "torch": ("import torch; torch.ones(1 << 50)", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
+    "limit": (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)); hoard = [b'x' * (1 << 30)] * 1 "
+        "+ [b'y' * (1 << 30) for _ in range(4)]",
+        "MemoryError: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_worker_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_checkpoint):
+    code, reason = MEMORY[kind]
+    mishap("torch", code)
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    assert report.verdict == "incomplete"
+    (row,) = [row for row in report.rows if row.framework == "torch"]
+    assert (row.check, row.verdict) == ("worker", "error")
+    assert row.reason.startswith(reason)
+    assert {row.verdict for row in report.rows if row.framework == "paddle"} == {"pass"}
+    assert not children()
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """An interpreter of another environment, which sees the packages of this one and leaves a mark when it starts."""
+    venv.create(tmp_path / "other", symlinks=True)
+    (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    own = sysconfig.get_path("purelib")
+    mark = tmp_path / "started"
+    leave_mark = f"import pathlib, sys; pathlib.Path({str(mark)!r}).write_text(sys.prefix)"
+    (packages / "own.pth").write_text(f"import site; site.addsitedir({own!r})\n{leave_mark}\n")
+    return tmp_path / "other" / "bin" / "python", mark
+
+
+def test_framework_runs_in_another_interpreter(other_python, make_checkpoint, monkeypatch):
+    """Also one that this interpreter does not have."""
+    python, mark = other_python
+    monkeypatch.setattr(impls, "installed", lambda: ("paddle",))
+    report = triglot.check(make_checkpoint("bert-base-tiny"), pythons={"torch": python}, threads=1)
+    assert report.verdict == "pass"
+    assert report.frameworks == ("torch", "paddle")
+    assert mark.read_text() == str(python.parent.parent)
+    workers = report.environment["workers"]
+    assert workers.keys() == {"torch", "paddle"}
+    assert workers["torch"]["python"] == platform.python_version()
+    assert workers["torch"]["packages"]["triglot"] == metadata.version("triglot")
+
+
+def test_interpreter_without_triglot_is_a_row(tmp_path, make_checkpoint):
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], pythons={"torch": python}, threads=1)
+    assert report.verdict == "error"
+    assert report.rows[0].reason == "ended with exit code 1: its interpreter has no Triglot; install it there"
+
+
+def test_interpreter_with_another_triglot_is_a_row(other_python, make_checkpoint, monkeypatch):
+    """What two versions compute may differ for reasons that are no framework's."""
+    here = pools.environment()
+    here["packages"] = {**here["packages"], "triglot": "9.9"}
+    monkeypatch.setattr(pools, "environment", lambda: here)
+    ours = metadata.version("triglot")
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], pythons={"torch": other_python[0]}, threads=1)
+    assert report.rows[0].reason == f"its interpreter has Triglot {ours}, this is 9.9; install the same there"
+
+
+def test_program_that_is_no_interpreter_is_refused_or_a_row(tmp_path, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    broken = tmp_path / "python"
+    broken.write_bytes(b"\x7fELF and no more")
+    broken.chmod(0o755)
+    with pytest.raises(triglot.FrameworkError, match=rf"^cannot start {re.escape(str(broken))}: .*; give a Python interpreter$"):
+        triglot.check(checkpoint, ["torch"], pythons={"torch": broken})
+    report = triglot.check(checkpoint, ["torch"], pythons={"torch": "/bin/true"}, threads=1)
+    assert report.rows[0].reason == "ended with exit code 0"
+    assert not children()
+
+
 def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
     from triglot.shared.parity import checks
 
@@ -118,7 +205,7 @@ def test_worker_ends_when_the_harness_is_gone(tmp_path):
         [sys.executable, "-P", "-m", "triglot.impls.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     assert worker.stdin is not None
-    worker.stdin.write(b'{"framework": "torch", "device": "cpu", "dtype": "float32"}\n')
+    worker.stdin.write(b'{"framework": "torch", "device": "cpu", "dtype": "float32", "mode": "eager"}\n')
     worker.stdin.close()
     assert worker.wait(timeout=60) == 0
 
