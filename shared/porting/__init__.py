@@ -52,7 +52,6 @@ def port(
 def _reader(source: Path, name: str | None) -> ModuleType:
     if not os.path.exists(source):
         raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder")
-    pickles.refuse(source)
     if name is not None:
         dialect = _dialect(name)
         if not dialect.recognises(source):
