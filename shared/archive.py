@@ -2,7 +2,8 @@
 
 Readers of zip files are lenient by custom: they take what stands before, between and behind the members, and members
 that overlap. A checkpoint has none of that, so anything else is damage or an attack, and is refused with ``ValueError``
-before any of it is used. Nothing is read but headers.
+before any of it is used. Nothing is read but headers. Where two readers could take the same bytes for different
+things (a name in two encodings, a field given twice), they are refused as well, so ``numpy.load`` sees what we see.
 """
 
 import mmap
@@ -22,6 +23,12 @@ _ESCAPE_16 = 0xFFFF
 _ZIP64_ID = 1
 _UTF8_FLAG = 0x800
 
+PADDING_ID = 0x4754  # the id of our padding among a header's extra fields; registered to nobody
+# Ten times the tensors of the deepest Transformers, and several times the longest name. With them a file of hostile
+# headers cannot make this reader use much more memory than the headers themselves take.
+MOST_MEMBERS = 16_384
+LONGEST_NAME = 256
+
 
 @dataclass(frozen=True)
 class Member:
@@ -39,6 +46,7 @@ class _Entry:
     name: str
     checksum: int
     size: int
+    flags: int
     offset: int
     end: int
 
@@ -59,6 +67,8 @@ def members(buffer: mmap.mmap) -> list[Member]:
 
 def _members(buffer: mmap.mmap) -> Iterator[Member]:
     count, directory, directory_end = _directory(buffer)
+    if count > MOST_MEMBERS:
+        raise ValueError(f"it has {count} members, more than {MOST_MEMBERS}")
     names: set[str] = set()
     position, end_of_payload = directory, 0
     for _ in range(count):
@@ -70,7 +80,12 @@ def _members(buffer: mmap.mmap) -> Iterator[Member]:
         if central.offset != end_of_payload:
             raise ValueError(f"member {central.name} does not begin where the one before it ends")
         local = _local(buffer, central.offset)
-        if (local.name, local.checksum, local.size) != (central.name, central.checksum, central.size):
+        if (local.name, local.checksum, local.size, local.flags) != (
+            central.name,
+            central.checksum,
+            central.size,
+            central.flags,
+        ):
             raise ValueError(f"the two headers of member {central.name} disagree")
         end_of_payload = local.end + local.size
         if end_of_payload > directory:
@@ -93,9 +108,16 @@ def _directory(buffer: mmap.mmap) -> tuple[int, int, int]:
         end = locator - _END_64.size
         if end < 0 or buffer[locator : locator + 4] != b"PK\x06\x07" or buffer[end : end + 4] != b"PK\x06\x06":
             raise ValueError("its ZIP64 end record is missing")
-        _, _, where, _ = _LOCATOR_64.unpack_from(buffer, locator)
-        _, record, _, _, disk, first_disk, here, count, size, start = _END_64.unpack_from(buffer, end)
-        if where != end or record != _END_64.size - 12 or disk or first_disk or here != count:
+        _, locator_disk, where, disks = _LOCATOR_64.unpack_from(buffer, locator)
+        _, record, _, _, disk, first_disk, here, *numbers = _END_64.unpack_from(buffer, end)
+        if where != end or record != _END_64.size - 12 or (disk, first_disk, locator_disk, disks) != (0, 0, 0, 1):
+            raise ValueError("its ZIP64 end record is damaged")
+        escapes = (_ESCAPE_16, _ESCAPE_32, _ESCAPE_32)
+        for short, long, escape in zip((count, size, start), numbers, escapes, strict=True):
+            if short not in (escape, long):
+                raise ValueError("its two end records disagree")
+        count, size, start = numbers
+        if here != count:
             raise ValueError("its ZIP64 end record is damaged")
     if start + size != end:
         raise ValueError("its directory is not where its end record says")
@@ -108,13 +130,13 @@ def _central(buffer: mmap.mmap, position: int) -> _Entry:
     disk, _, _, offset = fields[13:]
     if signature != b"PK\x01\x02" or comment or disk:
         raise ValueError("its directory is damaged")
-    name = _name(buffer, position + _CENTRAL.size, name_length)
+    name = _name(buffer, position + _CENTRAL.size, name_length, flags)
     _check_method(name, flags, method)
     extra = position + _CENTRAL.size + name_length
     size, stored, offset = _zip64(buffer, extra, extra_length, [size, stored, offset])
     if size != stored:
         raise ValueError(f"member {name} is compressed")
-    return _Entry(name, checksum, size, offset, extra + extra_length)
+    return _Entry(name, checksum, size, flags, offset, extra + extra_length)
 
 
 def _local(buffer: mmap.mmap, position: int) -> _Entry:
@@ -122,20 +144,25 @@ def _local(buffer: mmap.mmap, position: int) -> _Entry:
     signature, _, flags, method, _, _, checksum, stored, size, name_length, extra_length = fields
     if signature != b"PK\x03\x04":
         raise ValueError("a member has no header where the directory says")
-    name = _name(buffer, position + _LOCAL.size, name_length)
+    name = _name(buffer, position + _LOCAL.size, name_length, flags)
     _check_method(name, flags, method)
     extra = position + _LOCAL.size + name_length
     size, stored = _zip64(buffer, extra, extra_length, [size, stored])
     if size != stored:
         raise ValueError(f"member {name} is compressed")
-    return _Entry(name, checksum, size, position, extra + extra_length)
+    return _Entry(name, checksum, size, flags, position, extra + extra_length)
 
 
-def _name(buffer: mmap.mmap, start: int, length: int) -> str:
+def _name(buffer: mmap.mmap, start: int, length: int, flags: int) -> str:
+    if length > LONGEST_NAME:
+        raise ValueError(f"a member has a name of more than {LONGEST_NAME} bytes")
     raw = buffer[start : start + length]
     if len(raw) != length:
         raise ValueError("it is cut off")
-    return raw.decode("utf-8")
+    name = raw.decode("utf-8")
+    if not name.isprintable() or not (raw.isascii() or flags & _UTF8_FLAG):
+        raise ValueError("a member has an unreadable name")  # one that other readers cut at its NUL or decode otherwise
+    return name
 
 
 def _check_method(name: str, flags: int, method: int) -> None:
@@ -146,21 +173,24 @@ def _check_method(name: str, flags: int, method: int) -> None:
 
 
 def _zip64(buffer: mmap.mmap, start: int, length: int, numbers: list[int]) -> list[int]:
-    """``numbers`` with each that is escaped replaced by its value in the ZIP64 extra field."""
+    """``numbers`` with each that is escaped replaced by its value in the ZIP64 extra field, the padding passed over."""
     position, end = start, start + length
-    values = list(numbers)
+    values, seen = list(numbers), set[int]()
     while position < end:
         kind, size = _EXTRA.unpack_from(buffer, position)
         position += _EXTRA.size
-        if position + size > end:
+        if position + size > end or kind in seen or kind not in (_ZIP64_ID, PADDING_ID):
             raise ValueError("an extra field is damaged")
+        seen.add(kind)
         if kind == _ZIP64_ID:
             places = [place for place, number in enumerate(numbers) if number == _ESCAPE_32]
             if size != 8 * len(places):
                 raise ValueError("a ZIP64 extra field is damaged")
             for place, value in zip(places, struct.unpack_from(f"<{len(places)}Q", buffer, position), strict=True):
                 values[place] = value
+        elif any(buffer[position : position + size]):
+            raise ValueError("an extra field is damaged")
         position += size
-    if _ESCAPE_32 in values:
+    if _ZIP64_ID not in seen and _ESCAPE_32 in values:
         raise ValueError("a ZIP64 extra field is missing")
     return values

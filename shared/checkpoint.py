@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -19,12 +20,23 @@ from . import files, npz, schema
 from .arrays import Array
 from .config import ModelConfig
 from .dtypes import BFLOAT16, storable
-from .errors import CheckpointError, ConfigError
+from .errors import CheckpointError, ConfigError, OutputError
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
 
 _DIGESTED = ("dtype", "shape", "sha256")  # what the digest covers of a tensor
+
+_FIELDS = {"schema", "digest", "config", "tensors"}
+_TENSOR_FIELDS = {*_DIGESTED, "axes"}
+_ALIAS_FIELDS = {"alias"}
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+# JSON of a few bytes can become thirty times as much in memory, so what is parsed is limited: room for as many
+# tensors as a file has members, at 500 bytes each, and for three times the lists, objects and commas that each needs.
+_LONGEST_MANIFEST = 1 << 23
+_MARKS_PER_MEMBER = 24
+_MARKS_OF_CONFIG = 500
 
 Verify = Literal["open", "touched", "full"]
 
@@ -84,20 +96,28 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     files.check_target(Path(path))
     parameters = schema.parameters(checkpoint.config)
     entries: dict[str, dict[str, Any]] = {}
-    with files.writing(Path(path)) as file, npz.Writer(file) as writer:
-        for name in sorted(checkpoint.tensors):
-            tensor = checkpoint.tensors[name]
-            writer.write_array(name, tensor)
-            entries[name] = _entry(tensor)
-        digest = _digest(checkpoint.config, entries)
-        for name, entry in entries.items():
-            entry["axes"] = list(parameters[name].axes)
-        entries |= {alias: {"alias": name} for alias, name in checkpoint.aliases.items()}
-        for name, entry in entries.items():
-            if name in checkpoint.source_names:
-                entry["source"] = checkpoint.source_names[name]
-        manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
-        writer.write_bytes(MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())
+    with files.writing(Path(path)) as file:
+        if not file.seekable():
+            raise OutputError(f"cannot write {path}: it is a pipe, and a checkpoint is no stream; give a file name")
+        with npz.Writer(file) as writer:
+            for name in sorted(checkpoint.tensors):
+                tensor = checkpoint.tensors[name]
+                writer.write_array(name, tensor)
+                entries[name] = _entry(tensor)
+            digest = _digest(checkpoint.config, entries)
+            for name, entry in entries.items():
+                entry["axes"] = list(parameters[name].axes)
+            entries |= {alias: {"alias": name} for alias, name in checkpoint.aliases.items()}
+            for name, entry in entries.items():
+                if name in checkpoint.source_names:
+                    entry["source"] = checkpoint.source_names[name]
+            manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
+            content = json.dumps(manifest, indent=1, allow_nan=False).encode()
+            if len(content) > _LONGEST_MANIFEST:
+                raise OutputError(
+                    f"cannot write {path}: its manifest has more than {_LONGEST_MANIFEST} bytes; shorten source_names"
+                )
+            writer.write_bytes(MANIFEST, content)
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
@@ -124,12 +144,13 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
         schema.verify(config, arrays)
     except CheckpointError as error:
         raise _unreadable(path, str(error)) from error
-    if reader.members != [*(f"{name}.npy" for name in sorted(arrays)), MANIFEST]:
+    if reader.members != [*(f"{name}.npy" for name in sorted(reader.names)), MANIFEST]:
         raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
     parameters = schema.parameters(config)
     for name, array in arrays.items():
         found = {"dtype": array.dtype.name, "shape": list(array.shape), "axes": list(parameters[name].axes)}
-        if found != {key: entries.get(name, {}).get(key) for key in found}:
+        stated = {key: entries.get(name, {}).get(key) for key in found}
+        if _json(found) != _json(stated):  # as texts: 1, 1.0 and True are equal in Python, and differ in the digest
             raise _unreadable(path, f"{MANIFEST} and the tensor {name} disagree")
     if entries.keys() != arrays.keys():
         raise _unreadable(path, f"{MANIFEST} names tensors that are not there")
@@ -145,26 +166,72 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
 def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, dict[str, Any]], dict[str, str]]:
     """The configuration; per stored tensor, what the manifest says of it; the source names. If its digest is right."""
     try:
-        manifest = json.loads(reader.read_bytes(MANIFEST))
-        version = manifest["schema"]
-        if version != SCHEMA:
-            raise _unreadable(path, f"its schema is {version!r}, expected {SCHEMA!r}", "update Triglot")
+        manifest = _parsed(reader.read_bytes(MANIFEST, _LONGEST_MANIFEST), len(reader.members))
+        if "schema" in _object(manifest) and manifest["schema"] != SCHEMA:
+            version = repr(manifest["schema"])[:100]
+            raise _unreadable(path, f"its schema is {version}, expected {SCHEMA!r}", "update Triglot")
+        manifest = _object(manifest, _FIELDS)
         config = ModelConfig.from_dict(manifest["config"])
-        entries: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in manifest["tensors"].items()}
-        source_names = {name: str(entry["source"]) for name, entry in entries.items() if "source" in entry}
-        aliases = {name: entry["alias"] for name, entry in entries.items() if "alias" in entry}
-        entries = {name: entry for name, entry in entries.items() if name not in aliases}
+        if config.layers > len(reader.names) // schema.FEWEST_OF_A_LAYER:  # before as many names are made up
+            raise _unreadable(path, f"its {len(reader.names)} tensors cannot be {config.layers} layers")
+        entries: dict[str, dict[str, Any]] = {}
+        aliases: dict[str, str] = {}
+        source_names: dict[str, str] = {}
+        for name, stated in _object(manifest["tensors"]).items():
+            entry = _object(stated)
+            if "source" in entry:
+                source_names[name] = _text(entry.pop("source"))
+            if "alias" in entry:
+                aliases[name] = _text(_object(entry, _ALIAS_FIELDS)["alias"])
+            else:
+                entries[name] = _object(entry, _TENSOR_FIELDS)
+                if not _SHA256.fullmatch(_text(entry["sha256"])):
+                    raise ValueError(f"the sha256 of {name} is none")
         content = {name: {key: entry[key] for key in _DIGESTED} for name, entry in entries.items()}
-        intact = manifest["digest"] == _digest(config, content) and aliases == schema.aliases(config)
+        # An older file may lack fields that have a default; those that it has are written as we would write them.
+        fields = {name: value for name, value in config.to_dict().items() if name in manifest["config"]}
+        intact = manifest["digest"] == _digest(config, content) and _json(manifest["config"]) == _json(fields)
     except CheckpointError:
         raise
     except ConfigError as error:
         raise _unreadable(path, str(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path, f"{MANIFEST} is damaged") from error
     if not intact:
         raise _unreadable(path, f"{MANIFEST} was changed, its digest is wrong")
+    if aliases != schema.aliases(config):
+        raise _unreadable(path, f"{MANIFEST} has other aliases than its configuration")
     return config, entries, source_names
+
+
+def _parsed(content: bytes, members: int) -> Any:
+    """What the manifest holds; ASCII, for that is what ``json`` writes, and no name twice in one object."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name occurs twice")
+        return found
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    if sum(content.count(mark) for mark in (b"{", b"[", b",")) > _MARKS_PER_MEMBER * members + _MARKS_OF_CONFIG:
+        raise ValueError("it holds more than the tensors of the file")
+    return json.loads(content.decode("ascii"), object_pairs_hook=once, parse_constant=refuse)
+
+
+def _object(value: object, fields: set[str] | None = None) -> dict[str, Any]:
+    """``value``, if it is a JSON object; with these fields and no others, if they are given."""
+    if not isinstance(value, dict) or (fields is not None and value.keys() != fields):
+        raise ValueError("a part of it is no object, or has other fields")
+    return cast("dict[str, Any]", value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a part of it is no text")
+    return value
 
 
 def _unreadable(path: Path, why: str, remedy: str = "give an undamaged file that Triglot wrote") -> CheckpointError:
@@ -211,4 +278,8 @@ def _entry(tensor: Array) -> dict[str, Any]:
 
 def _digest(config: ModelConfig, entries: Mapping[str, Mapping[str, Any]]) -> str:
     content = {"config": config.identity(), "tensors": entries}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_json(content).encode()).hexdigest()
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, sort_keys=True)

@@ -11,10 +11,11 @@ import math
 import mmap
 import re
 import struct
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -27,16 +28,29 @@ from .errors import CheckpointError
 ALIGNMENT = 64
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file header, 30 bytes
 _ZIP64_EXTRA = 20  # bytes that zipfile adds to the extra field of a member written with force_zip64
-_PADDING_ID = 0x4754  # the id of our padding among a header's extra fields; registered to nobody
 _CHUNK = 1 << 24
 _BFLOAT16_MEMBER = "bfloat16.json"
+_LONGEST_LIST = 1 << 20  # of that member, in bytes: JSON becomes many times as much in memory
 
 # What NumPy writes as the header of a .npy file, version 1.0, and nothing else that means the same.
 _HEADER = re.compile(
     rb"\{'descr': '([<>|=]\w{1,8})', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d{1,18},|\d{1,18}(?:, \d{1,18}){1,31})?)\), \} *\n"
+    rb"'shape': \(((?:%(size)b,|%(size)b(?:, %(size)b){1,31})?)\), \} *\n" % {b"size": rb"(?:0|[1-9]\d{0,17})"}
 )
 _LONGEST_HEADER = 1024
+_PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': .{0,200}\|O", re.DOTALL)
+# Protocols 2 to 5 begin with their number; 0 and 1 with a remembered container, or the name of what is to be called.
+# A safetensors file can begin like the former: with the length of its header, in 8 bytes, and a brace.
+_PICKLE = re.compile(rb"\x80[\x02-\x05](?!...\0\0\0\{)|\([dl]p\d+\n|[\]}]q\x00|c[\w.]+\n[\w.]+\n", re.DOTALL)
+
+# A private mapping counts as memory to come, and Linux refuses one that is larger than the machine's memory: then a
+# large checkpoint could not even be opened. With MAP_NORESERVE only the pages that are written to count.
+_MAP_NORESERVE = 0x4000
+_PRIVATE: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | _MAP_NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+    if sys.platform == "linux"
+    else {"access": mmap.ACCESS_COPY}
+)
 _NUMBERS = ("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 _DTYPES = {np.dtype(number).newbyteorder("<").str.encode(): np.dtype(number) for number in _NUMBERS}
 
@@ -79,6 +93,11 @@ class Writer:
         self._zip.close()
 
     def _open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        if len(name.encode()) > archive.LONGEST_NAME or len(self._zip.filelist) >= archive.MOST_MEMBERS:
+            raise CheckpointError(
+                f"cannot write {name}: a file holds at most {archive.MOST_MEMBERS} members with names of at most "
+                f"{archive.LONGEST_NAME} bytes; leave some out"
+            )
         info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
         info.create_system = 3
         info.external_attr = 0o644 << 16
@@ -87,7 +106,7 @@ class Writer:
         if 0 < padding < 4:  # an extra field has a header of 4 bytes
             padding += ALIGNMENT
         if padding:
-            info.extra = struct.pack("<HH", _PADDING_ID, padding - 4) + bytes(padding - 4)
+            info.extra = struct.pack("<HH", archive.PADDING_ID, padding - 4) + bytes(padding - 4)
         return self._zip.open(info, "w", force_zip64=True)  # pyright: ignore[reportReturnType]
 
 
@@ -110,9 +129,23 @@ def read(path: Path) -> dict[str, Array]:
         CheckpointError: the file is missing or damaged.
     """
     reader = Reader(path)
-    bfloat16 = json.loads(reader.read_bytes(_BFLOAT16_MEMBER)) if _BFLOAT16_MEMBER in reader.members else ()
     arrays = {name: reader.array(name) for name in reader.names}
-    return {name: array.view(BFLOAT16) if name in bfloat16 else array for name, array in arrays.items()}
+    if _BFLOAT16_MEMBER in reader.members:
+        for name in _bfloat16_names(path, reader.read_bytes(_BFLOAT16_MEMBER, _LONGEST_LIST)):
+            if name not in arrays or arrays[name].dtype != np.uint16:
+                raise _unreadable(path, f"{_BFLOAT16_MEMBER} names {name!r}, which is no array of uint16")
+            arrays[name] = arrays[name].view(BFLOAT16)
+    return arrays
+
+
+def _bfloat16_names(path: Path, content: bytes) -> list[str]:
+    try:
+        names = json.loads(content)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[object]", names)):
+        raise _unreadable(path, f"{_BFLOAT16_MEMBER} is no list of names")
+    return list(dict.fromkeys(cast("list[str]", names)))
 
 
 class Reader:
@@ -127,11 +160,19 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            if path.is_fifo():
+                raise ValueError("it is a pipe, which cannot be mapped")  # and to open it could take for ever
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._map = mmap.mmap(file.fileno(), 0, **_PRIVATE)
+            self._refuse_pickle()
             self._members = {member.name: member for member in archive.members(self._map)}
+            for name, member in self._members.items():
+                if _PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)]):
+                    raise self._pickle(name.removesuffix(".npy"))
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from error
+        except CheckpointError:
+            raise
         except ValueError as error:  # mmap refuses an empty file with one, too
             raise self._unreadable(str(error)) from error
 
@@ -161,9 +202,11 @@ class Reader:
         except ValueError as error:  # an axis of 0 beside others that no memory holds
             raise self._unreadable(f"{name} has the impossible shape {shape}") from error
 
-    def read_bytes(self, name: str) -> bytes:
-        """The content of the member ``name``."""
+    def read_bytes(self, name: str, limit: int) -> bytes:
+        """The content of the member ``name``, which is refused if it has more than ``limit`` bytes."""
         member = self._member(name)
+        if member.size > limit:
+            raise self._unreadable(f"member {name} has more than {limit} bytes")
         return self._map[member.start : member.start + member.size]
 
     def _member(self, name: str) -> archive.Member:
@@ -172,7 +215,27 @@ class Reader:
         return self._members[name]
 
     def _unreadable(self, why: str) -> CheckpointError:
-        return CheckpointError(f"cannot read {self._path}: {why}; give an undamaged file that Triglot wrote")
+        return _unreadable(self._path, why)
+
+    def _refuse_pickle(self) -> None:
+        """Say of what PyTorch, Paddle and ``pickle`` itself write that it is a pickle, without reading one."""
+        first_name = self._map[_LOCAL_HEADER.size : _LOCAL_HEADER.size + archive.LONGEST_NAME]
+        if self._map[:2] == b"PK":
+            # torch.save writes a zip archive whose first member is the pickle.
+            if first_name[: int.from_bytes(self._map[26:28], "little")].endswith(b".pkl"):
+                raise self._pickle("it")
+        elif _PICKLE.match(self._map[:_LONGEST_HEADER]):
+            raise self._pickle("it")
+
+    def _pickle(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"cannot read {self._path}: {what} is a pickle; pickles are never read, because they can run any code: "
+            "save the model as safetensors where it was made"
+        )
+
+
+def _unreadable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"cannot read {path}: {why}; give an undamaged file that Triglot wrote")
 
 
 def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
@@ -184,8 +247,6 @@ def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     if match is None or end % ALIGNMENT or len(content) < end:
         raise ValueError("has an unreadable header")
     kind, fortran_order, sizes = match.groups()
-    if kind == b"|O":
-        raise ValueError("is a pickle")
     if kind not in _DTYPES:
         raise ValueError(f"has dtype {kind.decode()}, which no checkpoint has")
     if fortran_order == b"True":

@@ -17,6 +17,7 @@ from .errors import CheckpointError
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
 
 TOKEN_TABLE = "embeddings.token.weight"
+FEWEST_OF_A_LAYER = 8  # a layer without norms and optional biases: four projections, two linears with a bias
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
 
 

@@ -3,19 +3,25 @@
 import contextlib
 import hashlib
 import json
+import pickle
 import re
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from triglot.shared import checkpoint, npz
+from triglot.shared import checkpoint, npz, schema
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
-from triglot.shared.errors import CheckpointError
+from triglot.shared.dtypes import BFLOAT16, FLOATS
+from triglot.shared.errors import CheckpointError, ConfigError
+from triglot.shared.initializers import initialize
 from triglot.shared.recipes import recipe, recipes
 
 TINY = [name for name in recipes() if name.endswith("-tiny")]
@@ -139,7 +145,9 @@ def test_the_digest_is_that_of_configuration_and_tensors_in_the_manifest(saved):
         name: {field: entry[field] for field in ("dtype", "shape", "sha256")}
         for name, entry in manifest["tensors"].items()
     }
-    content = json.dumps({"config": manifest["config"], "tensors": tensors}, sort_keys=True)
+    defaults = {field.name: field.default for field in fields(ModelConfig)}
+    config = {name: value for name, value in manifest["config"].items() if value != defaults[name]}
+    content = json.dumps({"config": config, "tensors": tensors}, sort_keys=True)
     assert hashlib.sha256(content.encode()).hexdigest() == original.digest
 
 
@@ -244,7 +252,9 @@ def test_full_notices_damage_at_once(damaged):
 
 def test_a_wrong_checksum_in_the_manifest_is_noticed(saved):
     _, path = saved
-    rewrite(path, lambda content: edit_json(content, lambda m: m["tensors"]["heads.pooler.bias"].update(sha256="0")))
+    rewrite(
+        path, lambda content: edit_json(content, lambda m: m["tensors"]["heads.pooler.bias"].update(sha256="0" * 64))
+    )
     with pytest.raises(CheckpointError, match=r"the checksum of heads\.pooler\.bias is wrong"):
         checkpoint.load(path, "full")
 
@@ -253,12 +263,18 @@ def edit_json(content, change):
     """Change a manifest, and make its digest fit again where that is possible: deeper checks have their turn then."""
     manifest = json.loads(content)
     change(manifest)
-    with contextlib.suppress(KeyError, TypeError, AttributeError):
-        keys = ("dtype", "shape", "sha256")
-        tensors = {name: {key: entry[key] for key in keys} for name, entry in manifest["tensors"].items()}
-        signed = json.dumps({"config": manifest["config"], "tensors": tensors}, sort_keys=True)
-        manifest["digest"] = hashlib.sha256(signed.encode()).hexdigest()
+    seal(manifest)
     return json.dumps(manifest).encode()
+
+
+def seal(manifest):
+    with contextlib.suppress(KeyError, TypeError, AttributeError, ConfigError):
+        keys = ("dtype", "shape", "sha256")
+        stored = {name: entry for name, entry in manifest["tensors"].items() if "alias" not in entry}
+        tensors = {name: {key: entry[key] for key in keys} for name, entry in stored.items()}
+        config = ModelConfig.from_dict(manifest["config"]).identity()
+        signed = json.dumps({"config": config, "tensors": tensors}, sort_keys=True)
+        manifest["digest"] = hashlib.sha256(signed.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -366,7 +382,7 @@ def test_an_archive_without_a_manifest_is_refused(saved):
     "change",
     [
         lambda entries: entries.pop("heads.pooler.bias"),
-        lambda entries: entries.update(other={"sha256": "", "shape": [1], "dtype": "float32"}),
+        lambda entries: entries.update(other={"sha256": "0" * 64, "shape": [1], "dtype": "float32", "axes": []}),
         lambda entries: entries["heads.pooler.bias"].update(shape=[23]),
         lambda entries: entries["heads.pooler.bias"].update(shape=[24, 1]),
         lambda entries: entries["heads.pooler.bias"].update(dtype="float64"),
@@ -433,3 +449,364 @@ save(Checkpoint(config, Dying(initialize(config, 5))), {str(path)!r})
     assert_same(checkpoint.load(path, "full"), original)
     partial = [file for file in path.parent.iterdir() if file != path]
     assert [file.suffix for file in partial] == [".part"], "it was not in the middle of writing"
+
+
+def tied(dtype="float32"):
+    """A checkpoint with a tied head, in another number format; its values are exact in all of them."""
+    config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
+    tensors = {name: tensor.astype(BFLOAT16).astype(FLOATS[dtype]) for name, tensor in initialize(config, 3).items()}
+    return Checkpoint(config, tensors)
+
+
+@pytest.fixture
+def tied_file(tmp_path):
+    """A checkpoint with an alias in its manifest and bfloat16 tensors, and its file."""
+    original = tied("bfloat16")
+    checkpoint.save(original, tmp_path / "tied.npz")
+    return original, tmp_path / "tied.npz"
+
+
+@pytest.mark.parametrize("verify", ["open", "touched", "full"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_number_format_comes_back(dtype, verify, tmp_path):
+    original = tied(dtype)
+    checkpoint.save(original, tmp_path / "model.npz")
+    loaded = checkpoint.load(tmp_path / "model.npz", verify)
+    assert_same(loaded, original)
+    assert {tensor.dtype for tensor in loaded.tensors.values()} == {FLOATS[dtype]}
+    checkpoint.save(loaded, tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "model.npz").read_bytes()
+
+
+def test_the_digest_depends_on_the_number_format():
+    assert len({tied(dtype).digest for dtype in FLOATS}) == len(FLOATS)
+
+
+def test_number_formats_may_be_mixed(tmp_path):
+    single = tied()
+    kinds = list(FLOATS.values())
+    tensors = {name: tensor.astype(kinds[n % 4]) for n, (name, tensor) in enumerate(single.tensors.items())}
+    original = Checkpoint(single.config, tensors)
+    checkpoint.save(original, tmp_path / "model.npz")
+    assert_same(checkpoint.load(tmp_path / "model.npz"), original)
+
+
+def test_numpy_alone_reads_the_bits_of_bfloat16(tied_file):
+    original, path = tied_file
+    with np.load(path) as archive:
+        entries = json.loads(archive["manifest.json"])["tensors"]
+        for name, tensor in original.tensors.items():
+            assert entries[name]["dtype"] == "bfloat16"
+            assert archive[name].dtype == np.uint16
+            assert entries[name]["sha256"] == hashlib.sha256(archive[name].tobytes()).hexdigest()
+            wide = (archive[name].astype(np.uint32) << 16).view(np.float32)  # as docs/checkpoint.md has it
+            np.testing.assert_array_equal(wide, tensor.astype(np.float32))
+
+
+STORED = "encoder.layers.0.attention.query.weight"
+
+
+def assert_edit_refused(path, change, reason):
+    rewrite(path, lambda content: edit_json(content, change))
+    for level in ("open", "touched", "full"):
+        with pytest.raises(CheckpointError, match=f"^{re.escape(f'cannot read {path}: ')}.*{reason}"):
+            checkpoint.load(path, level)
+
+
+@pytest.mark.parametrize(
+    ("stored", "stated"),
+    [
+        ("float32", "bfloat16"),
+        ("float16", "bfloat16"),
+        ("float64", "bfloat16"),
+        ("bfloat16", "float16"),
+        ("bfloat16", "float32"),
+        ("bfloat16", "uint16"),
+        ("float16", "uint16"),
+        ("float16", "float32"),
+        ("bfloat16", "bfloat17"),
+        ("bfloat16", None),
+        ("bfloat16", ["bfloat16"]),
+    ],
+)
+def test_a_manifest_of_another_number_format_is_refused(stored, stated, tmp_path):
+    path = tmp_path / "model.npz"
+    checkpoint.save(tied(stored), path)
+    reason = rf"(manifest\.json and the tensor {STORED} disagree|{STORED} has dtype uint16, expected one of float64)"
+    assert_edit_refused(path, lambda manifest: manifest["tensors"][STORED].update(dtype=stated), reason)
+
+
+def test_integers_are_no_weights(tied_file):
+    """The bytes that bfloat16 is stored in, called what they are."""
+    _, path = tied_file
+
+    def change(manifest):
+        for entry in manifest["tensors"].values():
+            if "dtype" in entry:
+                entry["dtype"] = "uint16"
+
+    assert_edit_refused(path, change, r"has dtype uint16, expected one of float64, float32, float16, bfloat16")
+
+
+def test_a_tied_tensor_is_stored_once_and_named_twice(tied_file):
+    original, path = tied_file
+    assert original.aliases == {schema.MASKED_LM_TABLE: schema.TOKEN_TABLE}
+    with zipfile.ZipFile(path) as archive:
+        assert f"{schema.TOKEN_TABLE}.npy" in archive.namelist()
+        assert f"{schema.MASKED_LM_TABLE}.npy" not in archive.namelist()
+        entries = json.loads(archive.read("manifest.json"))["tensors"]
+    assert entries[schema.MASKED_LM_TABLE] == {"alias": schema.TOKEN_TABLE}
+    loaded = checkpoint.load(path)
+    assert schema.MASKED_LM_TABLE not in loaded.tensors
+    assert loaded.aliases == original.aliases
+
+
+def test_an_alias_keeps_its_name_before_porting(tmp_path):
+    plain = tied()
+    names = {schema.MASKED_LM_TABLE: "cls.predictions.decoder.weight", schema.TOKEN_TABLE: "bert.word_embeddings"}
+    original = Checkpoint(plain.config, plain.tensors, names)
+    checkpoint.save(original, tmp_path / "model.npz")
+    assert_same(checkpoint.load(tmp_path / "model.npz"), original)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entries: entries.pop(schema.MASKED_LM_TABLE),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(alias=schema.MASKED_LM_TABLE),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(alias="heads.pooler.weight"),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(alias="nothing"),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(alias=None),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(alias=[schema.TOKEN_TABLE]),
+        lambda entries: entries[schema.MASKED_LM_TABLE].update(entries[schema.TOKEN_TABLE]),
+        lambda entries: entries.update(other={"alias": schema.TOKEN_TABLE}),
+        lambda entries: entries.update({schema.TOKEN_TABLE: {"alias": schema.MASKED_LM_TABLE}}),
+        lambda entries: entries.update({schema.TOKEN_TABLE: {"alias": schema.TOKEN_TABLE}}),
+    ],
+    ids=["missing", "itself", "wrong", "nowhere", "null", "list", "more fields", "extra", "a circle", "not stored"],
+)
+def test_other_aliases_than_those_of_the_configuration_are_refused(change, tied_file):
+    _, path = tied_file
+    assert_edit_refused(
+        path, lambda manifest: change(manifest["tensors"]), r"manifest\.json (is damaged|has other alias)"
+    )
+
+
+def test_an_alias_without_a_tie_is_refused(saved):
+    _, path = saved
+    change = {schema.MASKED_LM_TABLE: {"alias": schema.TOKEN_TABLE}}
+    assert_edit_refused(path, lambda manifest: manifest["tensors"].update(change), "has other aliases than its config")
+
+
+def test_a_tied_tensor_that_is_stored_twice_is_refused(tied_file):
+    _, path = tied_file
+    with zipfile.ZipFile(path) as archive:
+        table = archive.read(f"{schema.TOKEN_TABLE}.npy")
+    rewrite(path, change={f"{schema.MASKED_LM_TABLE}.npy": table})
+    with pytest.raises(CheckpointError, match=rf"unexpected {re.escape(schema.MASKED_LM_TABLE)}"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(comment=""),
+        lambda manifest: manifest["tensors"][STORED].update(comment=""),
+        lambda manifest: manifest["tensors"][STORED].pop("axes"),
+        lambda manifest: manifest["tensors"][STORED].update(source=3),
+        lambda manifest: manifest["tensors"][STORED].update(source=None),
+        lambda manifest: manifest["tensors"][STORED].update(sha256="0" * 63),
+        lambda manifest: manifest["tensors"][STORED].update(sha256="G" * 64),
+        lambda manifest: manifest["tensors"][STORED].update(sha256=0),
+        lambda manifest: manifest["tensors"][STORED].update(shape=[24.0, 24.0]),
+        lambda manifest: manifest["tensors"]["heads.pooler.bias"].update(shape=24),
+        lambda manifest: manifest["config"].update(embedding_dropout=0),
+        lambda manifest: manifest["config"].update(norm_eps="1e-12"),
+        lambda manifest: manifest["config"].update(layers=10**400),
+        lambda manifest: manifest["config"].update(layers=6),
+        lambda manifest: manifest["config"].update(hidden_size=2**62),
+    ],
+)
+def test_what_python_would_take_for_the_same_is_refused(change, saved):
+    """Numbers of another kind, and fields that nobody knows: the next reader may see another checkpoint in them."""
+    _, path = saved
+    assert_edit_refused(path, change, "")
+
+
+def test_a_configuration_of_before_a_field_was_added_is_read(saved):
+    """Fields with a default may be missing; the digest does not cover what has its default."""
+    original, path = saved
+    rewrite(path, lambda content: edit_json(content, lambda manifest: manifest["config"].pop("tied_embeddings")))
+    assert_same(checkpoint.load(path, "full"), original)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"schema": ', b'{"schema": "triglot.checkpoint/1", "schema": '),
+        (b'"heads.pooler.bias": ', b'"heads.pooler.bias": {}, "heads.pooler.bias": '),
+        (b'"embedding_dropout": 0.1', b'"embedding_dropout": NaN'),
+        (b'"masking_value": null', b'"masking_value": -Infinity'),
+        (b'"schema"', '"schéma"'.encode()),
+        (b'{"schema": ', b'{"schema": ' + b"[" * 10**5),
+        (b'{"schema": ', b'{"schema": ' + b"9" * 10**5 + b', "other": '),
+        (b'{"schema": ', b'{"other": [' + b"{}," * 10**4 + b'0], "schema": '),
+        (b"}}}", b"}}}" + b" " * 2**23),
+    ],
+    ids=["twice", "tensor twice", "nan", "infinity", "not ascii", "deep", "long number", "many objects", "large"],
+)
+def test_json_that_readers_take_differently_or_at_great_cost_is_refused(old, new, saved):
+    _, path = saved
+    with zipfile.ZipFile(path) as archive:
+        content = json.dumps(json.loads(archive.read("manifest.json"))).encode()
+    assert content.count(old) == 1
+    rewrite(path, lambda _: content.replace(old, new))
+    with pytest.raises(CheckpointError, match=r"manifest\.json (is damaged|has more than 8388608 bytes)"):
+        checkpoint.load(path)
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [schema.TOKEN_TABLE, schema.MASKED_LM_TABLE, "bfloat16", "uint16", "0" * 64, 24, 2, 0, -1, 1e-12]
+    ),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=6), values, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """The path to every part of a JSON value, itself included."""
+    yield path
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(part, (*path, key))
+
+
+def mutate(manifest, draw):
+    """Replace, remove, rename, double or move one part of a manifest."""
+    *path, last = draw(st.sampled_from([place for place in places(manifest) if place]))
+    parent = manifest
+    for key in path:
+        parent = parent[key]
+    action = draw(st.sampled_from(["replace", "replace", "remove", "rename", "swap"]))
+    if action == "replace":
+        parent[last] = draw(JSON_VALUES)
+    elif action == "remove":
+        del parent[last]
+    elif action == "rename" and isinstance(parent, dict):
+        parent[draw(st.text(max_size=5) | st.sampled_from(["alias", "source", "dtype", STORED]))] = parent.pop(last)
+    else:
+        other = draw(st.sampled_from(list(parent) if isinstance(parent, dict) else range(len(parent))))
+        parent[last], parent[other] = parent[other], parent[last]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A small checkpoint with an alias, source names and bfloat16, and its file."""
+    path = tmp_path_factory.mktemp("mixed") / "model.npz"
+    half = tied("bfloat16")
+    original = Checkpoint(half.config, half.tensors, {STORED: "query", schema.MASKED_LM_TABLE: "decoder"})
+    checkpoint.save(original, path)
+    return path, original
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_manifest_of_any_form_is_read_or_refused(data, mixed):
+    """With a right digest wherever one can be computed, so that what is behind the digest has its turn."""
+    path, original = mixed
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    for _ in range(data.draw(st.integers(1, 3))):
+        mutate(manifest, data.draw)
+    if data.draw(st.booleans()):
+        seal(manifest)
+    mutant = path.with_name("mutant.npz")
+    mutant.unlink(missing_ok=True)
+    mutant.write_bytes(path.read_bytes())
+    rewrite(mutant, lambda _: json.dumps(manifest).encode())
+    with contextlib.suppress(CheckpointError):
+        loaded = checkpoint.load(mutant, "full")
+        # What is accepted is what was saved, or a configuration that differs where the tensors do not show it.
+        assert loaded.digest == manifest["digest"]
+        assert loaded.tensors.keys() == original.tensors.keys()
+        if loaded.config == original.config:
+            assert loaded.digest == original.digest
+
+
+class Canary:
+    """Leaves a mark in the file system when it is read from a pickle."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def raw_pickle(protocol):
+    return lambda canary, path: path.write_bytes(pickle.dumps({"weights": canary}, protocol))
+
+
+def torch_pickle(canary, path):
+    import torch
+
+    torch.save({"weights": torch.zeros(3), "more": canary}, path)
+
+
+def old_torch_pickle(canary, path):
+    import torch
+
+    torch.save({"weights": torch.zeros(3), "more": canary}, path, _use_new_zipfile_serialization=False)
+
+
+def npy_pickle(canary, path):
+    np.savez(path.with_suffix(".npz"), weights=np.zeros(3), more=np.array([canary], dtype=object))
+    path.with_suffix(".npz").rename(path)
+
+
+def record_pickle(canary, path):
+    np.savez(path.with_suffix(".npz"), more=np.array([(1, canary)], [("number", "i4"), ("object", "O")]))
+    path.with_suffix(".npz").rename(path)
+
+
+PICKLES = {
+    **{f"protocol {protocol}": raw_pickle(protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)},
+    "torch.save": torch_pickle,
+    "old torch.save": old_torch_pickle,
+    "numpy.savez of objects": npy_pickle,
+    "numpy.savez of records": record_pickle,
+}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".pdparams", ".bin"])
+@pytest.mark.parametrize("kind", PICKLES)
+def test_a_pickle_is_refused_and_never_run(kind, suffix, tmp_path):
+    mark, path = tmp_path / "mark", tmp_path / f"model{suffix}"
+    PICKLES[kind](Canary(mark), path)
+    what = "more" if "numpy" in kind else "it"
+    assert_load_refused(
+        path,
+        f"cannot read {path}: {what} is a pickle; pickles are never read, because they can run any code: "
+        "save the model as safetensors where it was made",
+    )
+    assert not mark.exists()
+
+
+def test_what_paddle_saves_is_refused_as_a_pickle(tmp_path):
+    import paddle
+
+    path = tmp_path / "model.pdparams"
+    paddle.save({"weight": paddle.zeros([3])}, str(path))
+    assert_load_refused(path, f"cannot read {path}: it is a pickle; pickles are never read")
+
+
+def test_the_canary_sings(tmp_path):
+    """The guard of the tests above: reading such a pickle does leave a mark."""
+    mark = tmp_path / "mark"
+    pickle.loads(pickle.dumps({"weights": Canary(mark)}))
+    assert mark.exists()
