@@ -397,10 +397,26 @@ def test_missing_and_extra_tensors_are_refused_together(folder):
         f"cannot port {folder}: missing embeddings.LayerNorm.weight; missing encoder.layer.1.output.dense.bias; "
         "no place for bert.other; no place for cls.predictions.bias (add masked_lm to heads_on_top); expected the "
         "encoder of a BERT or ERNIE, its pooler and the heads of its pre-training, no more; save the model without "
-        "other heads"
+        "other heads, or correct the configuration"
     )
     with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
         port(folder)
+
+
+def test_a_message_names_six_tensors_of_each_kind(folder):
+    change_tensors(folder, lambda tensors: {f"other.{name}": tensor for name, tensor in tensors.items()})
+    names = sorted(f"other.{native_name(name)}" for name in schema.parameters(replace(recipe("bert-base"), layers=2)))
+    assert len(names) == 39
+    with pytest.raises(PortingError, match=r"^cannot port .*: missing .*; no place for .*") as error:
+        port(folder)
+    problems = str(error.value).removeprefix(f"cannot port {folder}: ").split("; expected the enc")[0].split("; ")
+    assert [problem.split()[0] for problem in problems] == ["missing"] * 6 + ["31"] + ["no"] * 6 + ["33"]
+    assert problems[:2] == [
+        "missing embeddings.word_embeddings.weight",
+        "missing embeddings.position_embeddings.weight",
+    ]
+    assert problems[6] == "31 more missing", "a pooler under a foreign name is not expected"
+    assert problems[7:] == [*(f"no place for {name}" for name in names[:6]), "33 more without a place"]
 
 
 def test_half_a_pooler_is_refused(folder):

@@ -58,6 +58,7 @@ _LAYER_MODULES = {
 }
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the body, not before their heads
+_MOST_PROBLEMS = 6  # what is named of each kind in one message
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 _DECODER, _DECODER_BIAS, _BIAS = (f"cls.predictions.{name}" for name in ("decoder.weight", "decoder.bias", "bias"))
 
@@ -194,13 +195,14 @@ def _check_equal(kept: str, other: str, tensors: Mapping[str, Array]) -> None:
 
 
 def _check(config: ModelConfig, native: Mapping[str, str], tensors: Mapping[str, Array], original: Any) -> None:
-    problems = [f"missing {name}" for name in native.values() if name not in tensors]
     known = set(native.values())
-    problems += [f"no place for {original[name]}{_head_of(name)}" for name in tensors if name not in known]
+    problems = _first("missing", [f"missing {name}" for name in native.values() if name not in tensors])
+    extra = [f"no place for {original[name]}{_head_of(name)}" for name in tensors if name not in known]
+    problems += _first("without a place", extra)
     if problems:
         raise PortingError(
             f"{'; '.join(problems)}; expected the encoder of a BERT or ERNIE, its pooler and the heads of its "
-            "pre-training, no more; save the model without other heads"
+            "pre-training, no more; save the model without other heads, or correct the configuration"
         )
     parameters = schema.parameters(config)
     for name, theirs in native.items():
@@ -211,6 +213,12 @@ def _check(config: ModelConfig, native: Mapping[str, str], tensors: Mapping[str,
                 f"{original[theirs]} has shape {tensors[theirs].shape}, expected {shape}; "
                 "the configuration belongs to another model"
             )
+
+
+def _first(what: str, problems: list[str]) -> list[str]:
+    """As many as one message can hold, and the number of the others."""
+    others = len(problems) - _MOST_PROBLEMS
+    return problems if others <= 0 else [*problems[:_MOST_PROBLEMS], f"{others} more {what}"]
 
 
 def _head_of(name: str) -> str:

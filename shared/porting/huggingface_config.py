@@ -200,7 +200,7 @@ def from_names(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
 
 
 def _heads(tensor_names: Collection[str]) -> list[Head]:
-    found = [head for head, name in _HEADS.items() if name in tensor_names]
+    found: list[Head] = [head for head, name in _HEADS.items() if name in tensor_names]
     if "next_sentence" in found and "pooler" not in found:
         raise PortingError(f"missing {_HEADS['pooler']}, which {_HEADS['next_sentence']} reads; save the whole model")
     return found
