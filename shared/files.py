@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -17,33 +17,67 @@ def writing(path: Path) -> Generator[BinaryIO]:
     Raises:
         OutputError: the target cannot be written; an old file of that name is unharmed.
     """
+    hidden: Path | None = None
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            # A pipe or a device, /dev/stdout say: there is nothing to replace.
-            file, temporary = path.open("wb"), None
-        else:
+        if replaced := not path.exists() or path.is_file() or path.is_dir():
             path = path.resolve()  # a link stays a link
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".part", dir=path.parent)
-            file = os.fdopen(descriptor, "w+b")
+            file, hidden = _draft(path)
+        else:
+            # A pipe or a device, /dev/stdout say: there is nothing to replace.
+            file = path.open("wb")
     except (OSError, ValueError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise OutputError(f"cannot write {path}: {reason}; choose a writable folder") from error
     try:
         with file:
             yield file
-            if temporary is not None:
+            if replaced:
                 file.flush()
                 os.fsync(file.fileno())
-        if temporary is not None:
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
+                if hidden is None:
+                    hidden = _give_name(file, path)
+        if hidden is not None:
+            os.replace(hidden, path)
             sync(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
     finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        if hidden is not None:
+            hidden.unlink(missing_ok=True)
+
+
+def _draft(target: Path) -> tuple[BinaryIO, Path | None]:
+    """A new file in the folder of ``target``, and its name: None on Linux, where a file can do without.
+
+    Of a process that is killed, a file without a name leaves nothing behind. It has to get one before it can replace
+    another, so whether that works here is tried with a second file.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another system, or a file system that cannot do it
+        with _unnamed(target.parent) as trial:
+            _give_name(trial, target).unlink()
+        return _unnamed(target.parent), None
+    hidden = _hidden(target)
+    return hidden.open("x+b"), hidden
+
+
+def _unnamed(folder: Path) -> BinaryIO:
+    return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), "w+b")
+
+
+def _give_name(file: BinaryIO, target: Path) -> Path:
+    hidden = _hidden(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # With a folder given, Python follows the link in /proc to the file itself.
+        os.link(f"/proc/self/fd/{file.fileno()}", hidden.name, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+    return hidden
+
+
+def _hidden(target: Path) -> Path:
+    start = target.name.encode(errors="ignore")[:200].decode(errors="ignore")  # names have at most 255 bytes
+    return target.with_name(f".{start}.{secrets.token_hex(4)}.part")
 
 
 def check_target(path: Path) -> None:
@@ -85,9 +119,3 @@ def sync(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -5,8 +5,6 @@ import hashlib
 import json
 import pickle
 import re
-import subprocess
-import sys
 import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
@@ -426,29 +424,6 @@ def test_a_missing_file_is_refused(tmp_path):
     assert_load_refused(
         path, f"cannot read {path}: No such file or directory; give an undamaged file that Triglot wrote"
     )
-
-
-def test_a_process_that_dies_while_it_saves_leaves_the_old_file(saved):
-    """No chance to clean up, as when the power fails: what was there before is still all there."""
-    original, path = saved
-    script = f"""
-import os
-from triglot.shared.checkpoint import Checkpoint, save
-from triglot.shared.initializers import initialize
-from triglot.shared.recipes import recipe
-
-class Dying(dict):
-    def __getitem__(self, name):
-        return super().__getitem__(name) if name < "encoder.layers.1" else os._exit(3)
-
-config = recipe("bert-base-tiny")
-save(Checkpoint(config, Dying(initialize(config, 5))), {str(path)!r})
-"""
-    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
-    assert finished.returncode == 3
-    assert_same(checkpoint.load(path, "full"), original)
-    partial = [file for file in path.parent.iterdir() if file != path]
-    assert [file.suffix for file in partial] == [".part"], "it was not in the middle of writing"
 
 
 def tied(dtype="float32"):

@@ -10,6 +10,48 @@ import pytest
 from triglot.shared import files
 from triglot.shared.errors import OutputError
 
+NO_NAME = getattr(os, "O_TMPFILE", None)
+
+
+@pytest.fixture(autouse=True, params=["unnamed", "named"])
+def way(request, monkeypatch):
+    """How the file is called before it is whole: on Linux not at all, elsewhere by a hidden name."""
+    if request.param == "named":
+        monkeypatch.delattr(os, "O_TMPFILE")
+    return request.param
+
+
+def test_a_file_on_the_way_has_no_name_or_a_hidden_one(way, tmp_path):
+    with files.writing(tmp_path / ("ü" * 120)) as file:  # nearly as long as a name can be
+        file.write(b"half")
+        file.flush()
+        on_the_way = os.listdir(tmp_path)
+    if way == "unnamed":
+        assert on_the_way == []
+    else:
+        (hidden,) = on_the_way
+        assert re.fullmatch(r"\.ü{100}\.[0-9a-f]{8}\.part", hidden)
+    assert os.listdir(tmp_path) == ["ü" * 120]
+
+
+def test_a_file_system_without_unnamed_files_gets_named_ones(tmp_path, monkeypatch):
+    """As some network file systems and containers are: they refuse the file, or its way to a name."""
+    for call in ("open", "link"):
+        real = getattr(os, call)
+
+        def refuse(path, *arguments, real=real, **options):
+            if str(path).startswith("/proc/") or (arguments and arguments[0] & getattr(os, "O_TMPFILE", 0) == NO_NAME):
+                raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+            return real(path, *arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, refuse)
+            with files.writing(tmp_path / call) as file:
+                file.write(b"content")
+                assert len(os.listdir(tmp_path)) == 1
+        assert (tmp_path / call).read_bytes() == b"content"
+        (tmp_path / call).unlink()
+
 
 def test_a_file_appears_only_when_all_of_it_is_written(tmp_path):
     target = tmp_path / "file"
