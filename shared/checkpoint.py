@@ -37,6 +37,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _LONGEST_MANIFEST = 1 << 23
 _MARKS_PER_MEMBER = 24
 _MARKS_OF_CONFIG = 500
+_LONGEST_REASON = 10_000
 
 Verify = Literal["open", "touched", "full"]
 
@@ -143,7 +144,8 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     try:
         schema.verify(config, arrays)
     except CheckpointError as error:
-        raise _unreadable(path, str(error)) from error
+        why = str(error)  # of a hostile file, megabytes of names
+        raise _unreadable(path, why if len(why) < _LONGEST_REASON else f"{why[:_LONGEST_REASON]} ...") from error
     if reader.members != [*(f"{name}.npy" for name in sorted(reader.names)), MANIFEST]:
         raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
     parameters = schema.parameters(config)

@@ -1,81 +1,100 @@
 """Damage of every kind to a checkpoint file: either nothing that counts was hit, or it is refused by an error of ours.
 
-``make fuzz`` runs a million mutations; the tests run as many as fit into a few seconds.
+``fuzzing.py`` does the damage. ``make fuzz`` runs all of it and a million random mutations; the tests run as many as
+fit into half a minute.
 """
 
-import random
+import importlib.util
+from pathlib import Path
 
 import pytest
 
-import triglot
+SPEC = importlib.util.spec_from_file_location("fuzzing", Path(__file__).with_name("fuzzing.py"))
+assert SPEC is not None
+assert SPEC.loader is not None
+fuzzing = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(fuzzing)
 
-SEEDS = range(8)
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    """A small checkpoint: its bytes, its digest, and where its manifest begins."""
-    path = tmp_path_factory.mktemp("fuzz") / "model.npz"
-    checkpoint = triglot.initialize("bert-base-tiny")
-    triglot.save(checkpoint, path)
-    content = path.read_bytes()
-    return content, checkpoint.digest, content.rindex(b'{\n "schema"')
-
-
-def load(content, path):
-    """The digest of what is read, or None if it is refused; any other outcome is a failure of the test."""
-    path.write_bytes(content)
-    try:
-        return triglot.load(path, "full").digest
-    except triglot.CheckpointError:
-        return None
+SEEDS = range(4)
+# Every 11th bit flip and every 3rd integer: strides that have no factor in common with the bits of a byte, so each
+# kind of header is hit in each of its bits. All of them are for make fuzz.
+STRIDES = {"truncations": 1, "flips": 11, "integers": 3, "bombs": 1}
+# Reading allocates a few megabytes at most; the rest of the 64 MB is for what a larger file may need.
+MOST_GROWTH = 8 << 20
 
 
-def truncated(content, _, generator):
-    return content[: generator.randrange(len(content))]
+def sums(outcomes):
+    """How many were refused, and how many read."""
+    refused = sum(number for name, number in outcomes.items() if name.endswith(": refused"))
+    same = sum(number for name, number in outcomes.items() if name.endswith(": same digest"))
+    assert refused + same == sum(outcomes.values())
+    return refused, same
 
 
-def bit_flipped(content, _, generator):
-    return flip(content, generator.randrange(len(content)), generator)
-
-
-def bit_of_the_manifest_or_directory_flipped(content, manifest, generator):
-    return flip(content, generator.randrange(manifest, len(content)), generator)
-
-
-def part_repeated(content, _, generator):
-    start, place = generator.randrange(len(content)), generator.randrange(len(content))
-    return content[:place] + content[start : start + generator.randrange(1, 300)] + content[place:]
-
-
-def part_removed(content, _, generator):
-    start = generator.randrange(len(content))
-    return content[:start] + content[start + generator.randrange(1, 200) :]
-
-
-def flip(content, place, generator):
-    changed = bytearray(content)
-    changed[place] ^= 1 << generator.randrange(8)
-    return bytes(changed)
-
-
-MUTATIONS = (truncated, bit_flipped, bit_of_the_manifest_or_directory_flipped, part_repeated, part_removed)
+@pytest.mark.parametrize("kind", ["truncations", "flips", "integers"])
+def test_damage_in_every_place_is_harmless_or_refused(kind, tmp_path):
+    found = fuzzing.part_of(kind, tmp_path, stride=STRIDES[kind])
+    refused, same = sums(found["outcomes"])
+    size = (tmp_path / "original.npz").stat().st_size
+    assert refused > {"truncations": size - 1, "flips": size // 2, "integers": 700}[kind]
+    # A time stamp, say, is read by nobody; a file that was cut off is never whole.
+    assert (same > 0) == (kind != "truncations"), found
+    assert found["growth"] < MOST_GROWTH
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_damage_is_harmless_or_refused(seed, original, tmp_path, pytestconfig):
-    content, digest, manifest = original
-    generator = random.Random(seed)
-    outcomes = {digest: 0, None: 0}
-    for _ in range(pytestconfig.getoption("--mutations") // len(SEEDS)):
-        mutation = generator.choice(MUTATIONS)
-        outcomes[load(mutation(content, manifest, generator), tmp_path / "mutant.npz")] += 1
-    # Both occur: an unread time stamp is harmless, and most damage is not.
-    assert all(outcomes.values()), outcomes
+def test_random_damage_is_harmless_or_refused(seed, tmp_path, pytestconfig):
+    count = pytestconfig.getoption("--mutations") // len(SEEDS)
+    found = fuzzing.part_of("mutations", tmp_path, part=seed, count=count)
+    refused, same = sums(found["outcomes"])
+    assert refused + same == count
+    assert refused > same > 0
+    kinds = {name.split(":")[0] for name in found["outcomes"]}
+    assert kinds == {mutation.__name__.replace("_", " ") for mutation in fuzzing.MUTATIONS} | {"several of these"}
+    assert found["growth"] < MOST_GROWTH
 
 
-def test_the_fuzzer_notices_damage_that_is_read(original, tmp_path):
-    """The guard itself: a content of another digest would be a KeyError above."""
-    content, digest, _ = original
-    assert load(content, tmp_path / "same.npz") == digest
-    assert load(flip(content, content.index(b"\x93NUMPY") + 200, random.Random(0)), tmp_path / "other.npz") is None
+def test_files_that_are_made_to_cost_much_are_refused_cheaply(tmp_path):
+    outcomes = fuzzing.part_of("bombs", tmp_path)["outcomes"]
+    assert set(outcomes.values()) == {1}
+    assert sums(outcomes) == (len(outcomes), 0)
+    assert len(outcomes) > 8
+
+
+@pytest.mark.parametrize(
+    ("reader", "complaint"),
+    [
+        ("blind", "it was read with another digest, 0000"),
+        ("careless", "JSONDecodeError|UnicodeDecodeError"),
+        ("slow", "TimeoutError: reading it takes too long"),
+        ("crashing", "exit code -6"),
+        ("greedy", "MemoryError"),
+    ],
+)
+def test_a_reader_that_is_wrong_is_noticed(reader, complaint, tmp_path):
+    with pytest.raises(AssertionError, match=complaint):
+        fuzzing.part_of("mutations", tmp_path, count=3, reader=reader, seconds=1)
+    assert (tmp_path / "mutant.npz").exists(), "what it was wrong about is kept"
+
+
+def test_memory_just_below_the_limit_is_no_complaint(tmp_path):
+    """So it is the limit that catches the greedy reader, and not something else."""
+    found = fuzzing.part_of("mutations", tmp_path, count=3, reader="modest")
+    assert found["growth"] > fuzzing.MEMORY // 2
+
+
+def test_every_bit_of_the_headers_is_among_the_flips(tmp_path):
+    target = fuzzing.Target(tmp_path)
+    flipped = [content for _, content in fuzzing.flips(target)]
+    assert len(flipped) == 8 * len(target.headers)
+    assert len(set(flipped)) == len(flipped)
+    payloads = len(target.content) - len(target.headers)
+    assert 0 < payloads < 1000, "but for the few numbers of the tensors, the file is headers"
+
+
+def test_the_same_seed_does_the_same_damage(tmp_path):
+    target = fuzzing.Target(tmp_path)
+    first, again, other = (
+        [next(mutations) for _ in range(50)] for mutations in (fuzzing.mutations(target, seed) for seed in (0, 0, 1))
+    )
+    assert first == again != other

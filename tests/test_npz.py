@@ -419,6 +419,67 @@ def test_a_file_larger_than_the_memory_is_opened(path):
     assert_refused(path, "it is not a zip archive")  # which only who has mapped it can know
 
 
+class Sparse(io.FileIO):
+    """A file that leaves a hole where zeros are written, as long as they come by the megabyte."""
+
+    def write(self, data):
+        if len(data) >= 2**20 and not np.frombuffer(data, np.uint8).any():
+            self.seek(len(data), os.SEEK_CUR)
+            return len(data)
+        return super().write(data)
+
+
+def memory(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def test_a_file_beyond_4_gib_is_written_and_read(path):
+    """Sizes and offsets that no longer fit into 31 and 32 bits, on both sides of either border; nearly all holes."""
+    arrays = {
+        "before": np.arange(5, dtype=np.int16),
+        "over_2_gib": np.zeros(2**31 + 5, np.uint8),
+        "between": np.arange(7, dtype=np.float32),
+        "over_4_gib": np.zeros((2**32 + 24) // 8, np.float64),
+        "behind": np.arange(9, dtype=np.float64),
+    }
+    for name in ("over_2_gib", "over_4_gib"):
+        arrays[name][[0, -1]] = 3, 5
+    on_linux = os.path.exists("/proc/self/clear_refs")
+    if on_linux:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory counts from here
+    before = memory("VmRSS") if on_linux else 0
+    with Sparse(path, "w+b") as file, npz.Writer(file) as writer:  # pyright: ignore[reportArgumentType]
+        for name, array in arrays.items():
+            writer.write_array(name, array)
+    assert path.stat().st_size > 2**32 + 2**31
+    assert path.stat().st_blocks * 512 < 200e6, "the disk is filled with zeros"
+
+    reader = npz.Reader(path)
+    assert reader.names == list(arrays)
+    with zipfile.ZipFile(path) as archive, np.load(path) as theirs, path.open("rb") as file:
+        offsets = {member.filename: member.header_offset for member in archive.infolist()}
+        assert [offset >> 31 for offset in offsets.values()] == [0, 0, 1, 1, 3]
+        for name, array in arrays.items():
+            found, large = reader.array(name), name.startswith("over")
+            assert (found.dtype, found.shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(found[[0, 1, -2, -1]], array[[0, 1, -2, -1]])
+            file.seek(offsets[f"{name}.npy"] + 26)
+            payload = file.tell() + 4 + sum(struct.unpack("<2H", file.read(4)))
+            assert payload % 64 == 0
+            assert found.ctypes.data % 64 == 0
+            with archive.open(f"{name}.npy") as member:
+                assert np.lib.format.read_magic(member) == (1, 0)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+                assert (shape, dtype) == (array.shape, array.dtype)
+                assert member.read(8) == array[:8].tobytes()[:8]
+            if not large:
+                np.testing.assert_array_equal(theirs[name], array)  # which checks the checksum, too
+    if on_linux:
+        assert memory("VmHWM") - before < 200e6
+    path.unlink()
+
+
 BFLOAT16_ARRAYS = {
     "scalar": np.array(1.5, BFLOAT16),
     "matrix": np.arange(6).reshape(2, 3).astype(BFLOAT16),
