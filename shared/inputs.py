@@ -70,8 +70,10 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
     """
     known = ("token_ids", "valid", "segment_ids", "task_ids")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError("a member is no array")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; give an .npz of NumPy") from error
     except Exception as error:  # np.load documents three of the many that damaged files bring about

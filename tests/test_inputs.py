@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from triglot import models
 from triglot.shared import inputs, text
 from triglot.shared.errors import InputError
 from triglot.shared.recipes import recipe
@@ -171,6 +172,31 @@ def test_the_longest_input_and_the_last_id_are_accepted():
 def test_embedded_input_that_does_not_fit_is_refused(vectors, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         inputs.batch(EMBEDDED, vectors)
+
+
+def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
+    ids, valid = np.array([[1, 2, 3], [4, 5, 0]]), np.array([[True] * 3, [True, True, False]])
+    given = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
+    for names in (["token_ids"], ["token_ids", "valid"], list(given)):
+        np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
+        found = inputs.read_batch(ERNIE, tmp_path / "inputs.npz")
+        expected = inputs.batch(ERNIE, **{name: given[name] for name in names})
+        for name, array in expected.arrays().items():
+            assert found.arrays()[name].dtype == array.dtype
+            np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+    np.savez_compressed(tmp_path / "inputs.npz", token_ids=ids)
+    np.testing.assert_array_equal(inputs.read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
+    vectors = np.random.default_rng(0).standard_normal((2, 3, 24))
+    np.savez(tmp_path / "inputs.npz", token_ids=vectors, valid=valid)
+    np.testing.assert_array_equal(inputs.read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
+
+
+def test_a_source_knows_what_was_read(tmp_path):
+    np.savez(tmp_path / "inputs.npz", token_ids=[[1, 2], [3, 4], [5, 6]])
+    source = models.resolve("bert-base-tiny")
+    batches, words = source.read_batches(tmp_path / "inputs.npz")
+    assert [batch.source.tolist() for batch in batches] == [[[1, 2], [3, 4], [5, 6]]]
+    assert words == f"3 rows of {tmp_path / 'inputs.npz'}"
 
 
 def lengths_of(batches):
