@@ -38,7 +38,8 @@ _HEADER = re.compile(
     rb"'shape': \(((?:%(size)b,|%(size)b(?:, %(size)b){1,31})?)\), \} *\n" % {b"size": rb"(?:0|[1-9]\d{0,17})"}
 )
 _LONGEST_HEADER = 1024
-_PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': .{0,200}\|O", re.DOTALL)
+# An array of objects, or of records with objects in them; the line ends where the numbers begin.
+_PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': [^\n]*\|O", re.DOTALL)
 # Protocols 2 to 5 begin with their number; 0 and 1 with a remembered container, or the name of what is to be called.
 # A safetensors file can begin like the former: with the length of its header, in 8 bytes, and a brace.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?!...\0\0\0\{)|\([dl]p\d+\n|[\]}]q\x00|c[\w.]+\n[\w.]+\n", re.DOTALL)

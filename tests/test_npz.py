@@ -419,6 +419,12 @@ def test_a_file_larger_than_the_memory_is_opened(path):
     assert_refused(path, "it is not a zip archive")  # which only who has mapped it can know
 
 
+def test_numbers_that_look_like_the_mark_of_a_pickle_are_none(path):
+    array = np.frombuffer(b"|O'|O\n|O" * 8, np.uint8)
+    npz.write(path, {"a": array})
+    np.testing.assert_array_equal(npz.Reader(path).array("a"), array)
+
+
 class Sparse(io.FileIO):
     """A file that leaves a hole where zeros are written, as long as they come by the megabyte."""
 
