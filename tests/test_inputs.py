@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ def test_embedded_input_that_does_not_fit_is_refused(vectors, message):
 
 def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
     ids, valid = np.array([[1, 2, 3], [4, 5, 0]]), np.array([[True] * 3, [True, True, False]])
-    given = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
+    given: dict[str, Any] = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
     for names in (["token_ids"], ["token_ids", "valid"], list(given)):
         np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
         found = inputs.read_batch(ERNIE, tmp_path / "inputs.npz")

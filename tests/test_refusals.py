@@ -572,7 +572,8 @@ def test_ids_that_a_model_does_not_have(workplace, command):
         ),
         (
             IDS,
-            "the embedded input is int64 (2, 3); expected float32 or float64 (B, S, 24), for this model has no vocab",
+            "the embedded input is int64 (2, 3); expected float32 or float64 (B, S, 24), for this model has no "
+            "vocabulary",
         ),
         (np.full((1, 2, 24), np.nan), "the embedded input holds NaN or infinity; expected finite numbers"),
     ],
