@@ -4,6 +4,7 @@
 # make fuzz     set up .venv and read a million damaged checkpoints, and some with every bit of a header flipped
 # make audit    set up .venv, then planted bugs with 20 seeds each and correct code with 200 seeds in 3 dtypes
 # make startup  set up .venv and measure how long the command takes to start
+# make checkpoints  set up .venv and measure how long checkpoints of 0.4 and 6 GB take to open
 # All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -12,7 +13,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format fuzz audit startup clean
+.PHONY: parity test lint format fuzz audit startup checkpoints clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -33,6 +34,9 @@ audit: $(READY)
 
 startup: $(READY)
 	$(BIN)/python -m triglot.bench.startup
+
+checkpoints: $(READY)
+	$(BIN)/python -m triglot.bench.checkpoints
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -188,7 +188,7 @@ def _zip64(buffer: mmap.mmap, start: int, length: int, numbers: list[int]) -> li
                 raise ValueError("a ZIP64 extra field is damaged")
             for place, value in zip(places, struct.unpack_from(f"<{len(places)}Q", buffer, position), strict=True):
                 values[place] = value
-        elif any(buffer[position : position + size]):
+        elif buffer[position : position + size].count(0) != size:
             raise ValueError("an extra field is damaged")
         position += size
     if _ZIP64_ID not in seen and _ESCAPE_32 in values:

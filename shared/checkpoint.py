@@ -149,11 +149,14 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     if reader.members != [*(f"{name}.npy" for name in sorted(reader.names)), MANIFEST]:
         raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
     parameters = schema.parameters(config)
-    for name, array in arrays.items():
-        found = {"dtype": array.dtype.name, "shape": list(array.shape), "axes": list(parameters[name].axes)}
-        stated = {key: entries.get(name, {}).get(key) for key in found}
-        if _json(found) != _json(stated):  # as texts: 1, 1.0 and True are equal in Python, and differ in the digest
-            raise _unreadable(path, f"{MANIFEST} and the tensor {name} disagree")
+    found = {
+        name: {"dtype": str(array.dtype), "shape": array.shape, "axes": parameters[name].axes}
+        for name, array in arrays.items()
+    }
+    stated = {name: {key: entries.get(name, {}).get(key) for key in ("dtype", "shape", "axes")} for name in found}
+    if _json(found) != _json(stated):  # as texts: 1, 1.0 and True are equal in Python, and differ in the digest
+        wrong = next(name for name in found if _json(found[name]) != _json(stated[name]))
+        raise _unreadable(path, f"{MANIFEST} and the tensor {wrong} disagree")
     if entries.keys() != arrays.keys():
         raise _unreadable(path, f"{MANIFEST} names tensors that are not there")
     tensors = _MappedTensors(path, arrays, {name: entry["sha256"] for name, entry in entries.items()})

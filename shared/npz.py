@@ -165,11 +165,14 @@ class Reader:
                 raise ValueError("it is a pipe, which cannot be mapped")  # and to open it could take for ever
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, **_PRIVATE)
+            # The headers are far apart: to read ahead at each would mean to read most of the file.
+            self._advise("MADV_RANDOM")
             self._refuse_pickle()
             self._members = {member.name: member for member in archive.members(self._map)}
             for name, member in self._members.items():
                 if _PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)]):
                     raise self._pickle(name.removesuffix(".npy"))
+            self._advise("MADV_NORMAL")
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from error
         except CheckpointError:
@@ -217,6 +220,10 @@ class Reader:
 
     def _unreadable(self, why: str) -> CheckpointError:
         return _unreadable(self._path, why)
+
+    def _advise(self, advice: str) -> None:
+        if hasattr(mmap, advice):
+            self._map.madvise(getattr(mmap, advice))
 
     def _refuse_pickle(self) -> None:
         """Say of what PyTorch, Paddle and ``pickle`` itself write that it is a pickle, without reading one."""

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import mmap
 import pickle
 import re
 import zipfile
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triglot import impls
+from triglot.bench import checkpoints
 from triglot.shared import checkpoint, npz, schema
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
@@ -785,3 +788,50 @@ def test_the_canary_sings(tmp_path):
     mark = tmp_path / "mark"
     pickle.loads(pickle.dumps({"weights": Canary(mark)}))
     assert mark.exists()
+
+
+def mapping_of(array):
+    """What an array is a view of, in the end."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array
+
+
+@pytest.mark.parametrize(("dtype", "shared"), [("float32", True), ("bfloat16", False), ("float64", False)])
+def test_pytorch_computes_with_the_mapped_file_itself(dtype, shared, saved):
+    """Nothing is copied where nothing has to be converted: each parameter lies inside the mapping."""
+    _, path = saved
+    loaded = checkpoint.load(path)
+    model = impls.build("torch", loaded, dtype=dtype)
+    starts = [tensor.ctypes.data for tensor in loaded.tensors.values()]
+    start, end = min(starts), max(starts) + path.stat().st_size
+    assert end - start < 2 * path.stat().st_size
+    parameters = dict(model.transformer.named_parameters())  # pyright: ignore[reportAttributeAccessIssue]
+    assert parameters.keys() == loaded.tensors.keys()
+    for name, parameter in parameters.items():
+        assert (parameter.data_ptr() == loaded.tensors[name].ctypes.data) == shared, name
+        assert isinstance(mapping_of(loaded.tensors[name]), mmap.mmap), name
+        if shared:
+            assert start <= parameter.data_ptr() <= parameter.data_ptr() + parameter.nbytes <= end
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what is mapped where")
+def test_the_benchmark_sees_the_same(saved):
+    found = checkpoints.sharing(saved[1])
+    assert found["inside"] == found["parameters"] == len(saved[0].tensors)
+    assert found["bytes"] == sum(tensor.nbytes for tensor in saved[0].tensors.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what was read")
+def test_one_tensor_is_read_without_the_others(make_checkpoint, tmp_path, monkeypatch):
+    """The benchmark of a large file, with a small one."""
+    config = replace(recipe("bert-base-tiny"), hidden_size=256, layers=3, heads=4, key_size=64, value_size=64)
+    original, path = make_checkpoint(replace(config, feed_forward_size=1024)), tmp_path / "model.npz"
+    checkpoint.save(original, path)
+    monkeypatch.setattr(checkpoints, "_ONE", "encoder.layers.1.feed_forward.inner.weight")
+    found = checkpoints.one_tensor(path)
+    assert found["bytes"] == 256 * 1024 * 4
+    assert path.stat().st_size > 8 * found["bytes"]
+    # Pages come in groups of 16 around those that are asked for; half a megabyte is for what Python itself needs.
+    assert found["resident"] < found["bytes"] + 2**19
+    assert found["calls"] < 2**17
