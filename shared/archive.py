@@ -9,7 +9,7 @@ things (a name in two encodings, a field given twice), they are refused as well,
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -30,8 +30,7 @@ MOST_MEMBERS = 16_384
 LONGEST_NAME = 256
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A member: its payload is ``buffer[start : start + size]``."""
 
     name: str
@@ -39,8 +38,7 @@ class Member:
     size: int
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """What a header, local or central, says of a member; ``end`` is where the header ends."""
 
     name: str

@@ -19,13 +19,15 @@ import numpy as np
 from . import files, npz, schema
 from .arrays import Array
 from .config import ModelConfig
-from .dtypes import BFLOAT16, storable
+from .dtypes import BFLOAT16, FLOATS, storable
 from .errors import CheckpointError, ConfigError, OutputError
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
 
 _DIGESTED = ("dtype", "shape", "sha256")  # what the digest covers of a tensor
+
+_DTYPE_NAMES = {dtype: name for name, dtype in FLOATS.items()}  # NumPy takes its time to name one
 
 _FIELDS = {"schema", "digest", "config", "tensors"}
 _TENSOR_FIELDS = {*_DIGESTED, "axes"}
@@ -150,7 +152,7 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
         raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
     parameters = schema.parameters(config)
     found = {
-        name: {"dtype": str(array.dtype), "shape": array.shape, "axes": parameters[name].axes}
+        name: {"dtype": _DTYPE_NAMES[array.dtype], "shape": array.shape, "axes": parameters[name].axes}
         for name, array in arrays.items()
     }
     stated = {name: {key: entries.get(name, {}).get(key) for key in ("dtype", "shape", "axes")} for name in found}
