@@ -7,7 +7,7 @@ import mmap
 import pickle
 import re
 import zipfile
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -835,3 +835,32 @@ def test_one_tensor_is_read_without_the_others(make_checkpoint, tmp_path, monkey
     # Pages come in groups of 16 around those that are asked for; half a megabyte is for what Python itself needs.
     assert found["resident"] < found["bytes"] + 2**19
     assert found["calls"] < 2**17
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "checkpoint.md"
+
+
+@pytest.mark.parametrize("kind", ["bert-base-tiny", "dygraph-tiny", "tied"])
+def test_the_document_reads_and_verifies_a_checkpoint_without_us(kind, make_checkpoint, tmp_path, monkeypatch):
+    original = tied("bfloat16") if kind == "tied" else make_checkpoint(kind)
+    checkpoint.save(original, tmp_path / "model.npz")
+    monkeypatch.chdir(tmp_path)
+    reading, verifying = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert "triglot" not in reading + verifying
+    found = {}
+    exec(reading + verifying, found)
+    assert found["tensors"].keys() == {*original.tensors, *original.aliases}
+    for name, tensor in original.tensors.items():
+        np.testing.assert_array_equal(found["tensors"][name], tensor.astype(np.float32), err_msg=name)
+    for alias, name in original.aliases.items():
+        assert found["tensors"][alias] is found["tensors"][name]
+    assert found["manifest"]["digest"] == original.digest
+    defaults = {field.name: field.default for field in fields(ModelConfig) if field.default is not MISSING}
+    assert found["defaults"] == {**defaults, "heads_on_top": []}
+
+
+def test_the_verification_of_the_document_notices_damage(damaged, monkeypatch):
+    monkeypatch.chdir(damaged.parent)
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    with pytest.raises((AssertionError, zipfile.BadZipFile)):
+        exec("".join(blocks), {})

@@ -80,7 +80,7 @@ def configs(draw):
         masking_value=None
         if masking == "exclude"
         else draw(st.floats(max_value=0, exclude_max=True, allow_infinity=False)),
-        heads_on_top=heads,
+        heads_on_top=heads,  # pyright: ignore[reportArgumentType]
         tied_embeddings="masked_lm" in heads and draw(st.booleans()),
     )
 
@@ -316,7 +316,7 @@ def test_heads_have_one_order():
 def test_next_sentence_needs_the_pooler_that_it_reads(heads):
     message = f"configuration: heads_on_top is {heads!r}; expected pooler beside next_sentence, which reads it"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        replace(BERT, heads_on_top=heads)
+        ModelConfig.from_dict({**BERT.to_dict(), "heads_on_top": list(heads)})
 
 
 def test_masked_lm_needs_a_vocabulary():
