@@ -73,7 +73,9 @@ def plan(config: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -
     lengths = [min(longest, length) for length in (24, 11, 1, 17)]
     checks = [Check(END_TO_END, inputs, "given") for inputs in batches]
     checks += [Check(LOCAL, inputs, "given", "truth") for inputs in batches]
-    checks += [Check(kind, probes.batch(kind, config, lengths, generator), "perturbed", kind) for kind in probes.KINDS]
+    checks += [
+        Check(kind, probes.batch(kind, config, lengths, generator, dtype), "perturbed", kind) for kind in probes.KINDS
+    ]
     unusual = {
         "length_one": random_batch(config, [1, 1], generator),
         "maximum_length": random_batch(config, [longest], generator),
@@ -88,7 +90,7 @@ def replacements(check: Check, reference: Reference, config: ModelConfig, seed: 
     if check.values is None:
         return {}
     truth = reference.truth(check.batch, {})
-    fresh = truth if check.values == "truth" else probes.replacements(check.values, config, truth, seed)
+    fresh = truth if check.values == "truth" else probes.replacements(check.values, config, truth, seed, dtype)
     return {name: representable(value, dtype) for name, value in fresh.items()}
 
 

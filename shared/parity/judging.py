@@ -87,7 +87,8 @@ def _judge_value(
     if value is None or problem:
         return _diverged(subject, check, name, problem)
     error = distance(value, truth, selected)
-    limit = budget(noise, distance(truth, np.zeros_like(truth), selected), subject.dtype)
+    magnitude = distance(truth, np.zeros_like(truth), selected)
+    limit = budget(noise, magnitude, subject.dtype, is_tanh=name.endswith("heads.pooler"))
     if not math.isfinite(error):
         return _diverged(subject, check, name, f"the error is {error}: there is NaN or infinity among the values")
     if not math.isfinite(limit):

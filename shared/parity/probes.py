@@ -27,23 +27,27 @@ KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking
 
 _LARGE = 30.0
 _SMALLEST_EXPONENT = -6
-_OFFSET = 1000.0
+# A thousand deviations; bfloat16 would round all of a vector to one number there, and what its norm is then is decided
+# by how the mean is rounded.
+_OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0}
 
 
-def replacements(kind: Kind, config: ModelConfig, truth: Mapping[str, Array], seed: int) -> dict[str, Float32s]:
-    """A float32 array for each named value, of the shape that it has in ``truth``."""
+def replacements(
+    kind: Kind, config: ModelConfig, truth: Mapping[str, Array], seed: int, dtype: str
+) -> dict[str, Float32s]:
+    """A float32 array for each named value, of the shape that it has in ``truth``, for models that run in ``dtype``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
     return {
-        name: _fresh(kind, config, activation, truth[name].shape, generator)
+        name: _fresh(kind, config, activation, truth[name].shape, generator, dtype)
         for name, activation in activations(config).items()
     }
 
 
-def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
+def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator, dtype: str) -> Batch:
     """A batch to go with the values: embedded inputs are of that kind too; for masking, the last row has no token."""
     drawn = random_batch(config, lengths, generator)
     if not config.source_vocabulary:
-        drawn = replace(drawn, source=_vectors(kind, drawn.source.shape, generator))
+        drawn = replace(drawn, source=_vectors(kind, drawn.source.shape, generator, dtype))
     if kind == "masking":
         valid = drawn.valid.copy()
         valid[-1] = False
@@ -52,10 +56,15 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
 
 
 def _fresh(
-    kind: Kind, config: ModelConfig, activation: Activation, shape: tuple[int, ...], generator: np.random.Generator
+    kind: Kind,
+    config: ModelConfig,
+    activation: Activation,
+    shape: tuple[int, ...],
+    generator: np.random.Generator,
+    dtype: str,
 ) -> Float32s:
     if activation.axes[-1] == "hidden":
-        return _vectors(kind, shape, generator)
+        return _vectors(kind, shape, generator, dtype)
     fresh = generator.standard_normal(shape, np.float32)
     if activation.name.endswith(".weights"):
         weights = np.exp(fresh)
@@ -67,10 +76,10 @@ def _fresh(
     return fresh
 
 
-def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator) -> Float32s:
+def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Float32s:
     fresh = generator.standard_normal(shape, np.float32)
     if kind == "offset":
-        return fresh + np.float32(_OFFSET)
+        return fresh + np.float32(_OFFSETS[dtype])
     if kind == "low_variance":
         # Neighbouring tokens differ in scale, so that every batch has every scale.
         rows = np.arange(fresh[..., 0].size).reshape(fresh.shape[:-1])
