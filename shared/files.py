@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 from .errors import OutputError
 
+_LONGEST_NAME = 255  # on every usual file system
+
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[BinaryIO]:
@@ -107,6 +109,8 @@ def _check_parent(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {path.parent} is no folder; choose another one")
     if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise OutputError(f"cannot write {path}: a name has at most {_LONGEST_NAME} bytes; choose a shorter one")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
 

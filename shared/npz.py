@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import mmap
+import os
 import re
 import struct
 import sys
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO, Self, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from . import archive
+from . import archive, pickles
 from .arrays import Array
 from .dtypes import BFLOAT16, storable
 from .errors import CheckpointError
@@ -40,9 +41,6 @@ _HEADER = re.compile(
 _LONGEST_HEADER = 1024
 # An array of objects, or of records with objects in them; the line ends where the numbers begin.
 _PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': [^\n]*\|O", re.DOTALL)
-# Protocols 2 to 5 begin with their number; 0 and 1 with a remembered container, or the name of what is to be called.
-# A safetensors file can begin like the former: with the length of its header, in 8 bytes, and a brace.
-_PICKLE = re.compile(rb"\x80[\x02-\x05](?!...\0\0\0\{)|\([dl]p\d+\n|[\]}]q\x00|c[\w.]+\n[\w.]+\n", re.DOTALL)
 
 # A private mapping counts as memory to come, and Linux refuses one that is larger than the machine's memory: then a
 # large checkpoint could not even be opened. With MAP_NORESERVE only the pages that are written to count.
@@ -164,10 +162,13 @@ class Reader:
             if path.is_fifo():
                 raise ValueError("it is a pipe, which cannot be mapped")  # and to open it could take for ever
             with path.open("rb") as file:
+                if not os.fstat(file.fileno()).st_size:
+                    raise ValueError("it is empty")
                 self._map = mmap.mmap(file.fileno(), 0, **_PRIVATE)
             # The headers are far apart: to read ahead at each would mean to read most of the file.
             self._advise("MADV_RANDOM")
-            self._refuse_pickle()
+            if pickles.is_pickle(self._map[: pickles.START]):
+                raise self._pickle("it")
             self._members = {member.name: member for member in archive.members(self._map)}
             for name, member in self._members.items():
                 if _PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)]):
@@ -177,7 +178,7 @@ class Reader:
             raise self._unreadable(str(error.strerror)) from error
         except CheckpointError:
             raise
-        except ValueError as error:  # mmap refuses an empty file with one, too
+        except ValueError as error:
             raise self._unreadable(str(error)) from error
 
     @property
@@ -225,21 +226,8 @@ class Reader:
         if hasattr(mmap, advice):
             self._map.madvise(getattr(mmap, advice))
 
-    def _refuse_pickle(self) -> None:
-        """Say of what PyTorch, Paddle and ``pickle`` itself write that it is a pickle, without reading one."""
-        first_name = self._map[_LOCAL_HEADER.size : _LOCAL_HEADER.size + archive.LONGEST_NAME]
-        if self._map[:2] == b"PK":
-            # torch.save writes a zip archive whose first member is the pickle.
-            if first_name[: int.from_bytes(self._map[26:28], "little")].endswith(b".pkl"):
-                raise self._pickle("it")
-        elif _PICKLE.match(self._map[:_LONGEST_HEADER]):
-            raise self._pickle("it")
-
     def _pickle(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"cannot read {self._path}: {what} is a pickle; pickles are never read, because they can run any code: "
-            "save the model as safetensors where it was made"
-        )
+        return CheckpointError(f"cannot read {self._path}: {what} is a pickle; {pickles.WHY}")
 
 
 def _unreadable(path: Path, why: str) -> CheckpointError:

@@ -1,5 +1,7 @@
 """Awkward BERTs that nobody here made: made and saved by transformers, ported, judged in every framework."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from triglot.shared.parity.checks import Check, distance, expect
 PRE_TRAINING = ("pooler", "masked_lm", "next_sentence")
 # A name, the class of transformers, and what its configuration has unlike this one. Norms and biases are never the
 # identity: see ``make``.
-USUAL = {
+USUAL: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 24,
     "num_hidden_layers": 2,
@@ -51,7 +53,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=MODELS)
+@pytest.fixture(scope="module", params=list(MODELS))
 def model(request, tmp_path_factory):
     """A model of transformers, and the same ported from the files that it saved."""
     import torch

@@ -270,7 +270,7 @@ MODELS = {
     "file, empty": (
         content("model.npz", lambda: b""),
         CheckpointError,
-        "cannot read {path}: cannot mmap an empty file; give an undamaged file that Triglot wrote",
+        "cannot read {path}: it is empty; give an undamaged file that Triglot wrote",
     ),
     "file, of something else": (
         content("notes.txt", lambda: b"These are no weights.\n"),

@@ -179,7 +179,8 @@ def test_program_that_is_no_interpreter_is_refused_or_a_row(tmp_path, make_check
     broken = tmp_path / "python"
     broken.write_bytes(b"\x7fELF and no more")
     broken.chmod(0o755)
-    with pytest.raises(triglot.FrameworkError, match=rf"^cannot start {re.escape(str(broken))}: .*; give a Python interpreter$"):
+    message = rf"^cannot start {re.escape(str(broken))}: .*; give a Python interpreter$"
+    with pytest.raises(triglot.FrameworkError, match=message):
         triglot.check(checkpoint, ["torch"], pythons={"torch": broken})
     report = triglot.check(checkpoint, ["torch"], pythons={"torch": "/bin/true"}, threads=1)
     assert report.rows[0].reason == "ended with exit code 0"

@@ -168,7 +168,10 @@ def parity(
 def port(
     source: ModelArgument,
     target: Annotated[
-        Path, typer.Argument(help="What to write: a neutral checkpoint, .npz; or the new folder of another dialect.")
+        Path,
+        typer.Argument(
+            metavar="TARGET", help="What to write: a neutral checkpoint, .npz; or the new folder of another dialect."
+        ),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="How to write TARGET.")] = Dialect.neutral,

@@ -111,6 +111,7 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
         "config": checkpoint.config.to_dict(),
         "tensors": tensors,
+        "aliases": checkpoint.aliases,
     }
 
 
@@ -134,6 +135,8 @@ def print_contents(found: Mapping[str, Any]) -> None:
         table.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
     console.print(table)
     console.print()
+    for alias, name in found["aliases"].items():
+        console.print(f"{alias} is {name}")
     console.print(f"{len(found['tensors'])} tensors, {found['parameters']:,} parameters, {found['bytes']:,} bytes")
     console.print(f"digest {found['digest']}")
 

@@ -6,12 +6,16 @@ from types import ModuleType
 
 from ..checkpoint import Checkpoint
 from ..errors import ModelNotFoundError, PortingError
-from . import huggingface, neutral, pickles
+from ..pickles import WHY
+from . import huggingface, neutral
 from .configured import Given
 
 # Each module has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words. The
 # first that recognises a path reads it.
 DIALECTS: dict[str, ModuleType] = {"huggingface": huggingface, "neutral": neutral}
+
+# What libraries call the pickled weights in a model folder.
+_PICKLED = ("pytorch_model.bin", "model_state.pdparams")
 
 
 def port(
@@ -60,7 +64,9 @@ def _reader(source: Path, name: str | None) -> ModuleType:
     for dialect in DIALECTS.values():
         if dialect.recognises(source):
             return dialect
-    pickles.refuse_folder(source)
+    for pickled in _PICKLED:
+        if (source / pickled).is_file():
+            raise PortingError(f"cannot read {source / pickled}: it is a pickle; {WHY}")
     expected = ", or ".join(dialect.EXPECTED for dialect in DIALECTS.values())
     raise PortingError(f"{source} is in no known dialect; expected {expected}")
 

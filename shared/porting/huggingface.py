@@ -1,9 +1,8 @@
 """Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them.
 
-A model is a folder with ``config.json`` and ``model.safetensors``, or the bare ``.safetensors`` file. The table of
-modules is a bijection for any one configuration. Linear weights are (out, in) there and transposed here; which weights
-are linear is known from the schema, never guessed from a shape. ``config.json`` is translated in
-``huggingface_config.py``.
+A model is a folder with ``config.json`` and ``model.safetensors``, or the bare ``.safetensors`` file. Linear weights
+are (out, in) there and transposed here; which weights are linear is known from the schema, never guessed from a shape.
+The configuration is translated in ``huggingface_config.py``, the names in ``huggingface_names.py``.
 """
 
 import json
@@ -19,43 +18,20 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from .. import files, schema
+from .. import files, pickles, schema
 from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
 from ..dtypes import FLOATS
 from ..errors import OutputError, PortingError, TriglotError
 from ..schema import MASKED_LM_TABLE, TOKEN_TABLE
-from . import pickles
 from .configured import Given, configured
 from .huggingface_config import CONFIG_FILE, described, from_names, translated
+from .huggingface_names import names
 
 WEIGHTS_FILE = "model.safetensors"
 EXPECTED = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file"
 
-_MODULES = {
-    "embeddings.token": "embeddings.word_embeddings",
-    "embeddings.position": "embeddings.position_embeddings",
-    "embeddings.segment": "embeddings.token_type_embeddings",
-    "embeddings.task": "embeddings.task_type_embeddings",
-    "embeddings.process.norm": "embeddings.LayerNorm",
-    "heads.pooler": "pooler.dense",
-    "heads.masked_lm.transform": "cls.predictions.transform.dense",
-    "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
-    "heads.masked_lm.decoder": "cls.predictions.decoder",
-    "heads.masked_lm": "cls.predictions",
-    "heads.next_sentence": "cls.seq_relationship",
-}
-_LAYER_MODULES = {
-    "attention.query": "attention.self.query",
-    "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value",
-    "attention.output": "attention.output.dense",
-    "post_attention.norm": "attention.output.LayerNorm",
-    "feed_forward.inner": "intermediate.dense",
-    "feed_forward.output": "output.dense",
-    "post_feed_forward.norm": "output.LayerNorm",
-}
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the body, not before their heads
 _MOST_PROBLEMS = 6  # what is named of each kind in one message
@@ -132,28 +108,6 @@ def write(given: Checkpoint, target: Path) -> None:
     except (OSError, ValueError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
-
-
-def names(config: ModelConfig) -> dict[str, str]:
-    """Canonical name -> name in this dialect, without a prefix, for every parameter of ``config``.
-
-    Raises:
-        PortingError: the configuration has a parameter that this dialect cannot name.
-    """
-    table: dict[str, str] = {}
-    for name, parameter in schema.parameters(config).items():
-        path, leaf = name.rsplit(".", 1)
-        prefix, modules = "", _MODULES
-        if path.startswith("encoder.layers."):
-            _, _, layer, path = path.split(".", 3)
-            prefix, modules = f"encoder.layer.{layer}.", _LAYER_MODULES
-        if path not in modules:
-            raise PortingError(
-                f"the dialect huggingface has no name for {name}; it stores post-norm BERT and ERNIE alone"
-            )
-        native_leaf = "weight" if parameter.role == "scale" else leaf
-        table[name] = f"{prefix}{modules[path]}.{native_leaf}"
-    return table
 
 
 def _transposed_if_linear(tensor: Array, parameter: schema.Parameter) -> Array:
@@ -243,8 +197,10 @@ def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors under plain names, and what each plain name was in the file."""
     tensors: dict[str, Array] = {}
     original: dict[str, str] = {}
-    pickles.refuse(path)
     try:
+        with path.open("rb") as file:
+            if pickles.is_pickle(file.read(pickles.START)):
+                raise PortingError(f"cannot read {path}: it is a pickle; {pickles.WHY}")
         with cast("Any", safe_open(path, framework="numpy")) as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 plain = _plain(name)
