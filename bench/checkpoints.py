@@ -82,7 +82,7 @@ def sharing(path: Path) -> dict[str, float]:
     times.append(time.perf_counter())
     model = builder("torch")(checkpoint, device="cpu", dtype=None)
     times.append(time.perf_counter())
-    check_finite(checkpoint)  # as ``build`` does before it
+    check_finite(checkpoint, "float32")  # as ``build`` does before it
     times.append(time.perf_counter())
     parameters: list[Any] = list(model.transformer.parameters())  # pyright: ignore[reportAttributeAccessIssue,reportUnknownArgumentType,reportUnknownMemberType]
     ranges = _mapped(path)

@@ -46,16 +46,18 @@ def build(
     """The model of ``checkpoint`` in ``framework``, one of "torch", "paddle", "jax" or "numpy", the reference.
 
     ``dtype`` None is float32, and float64 for the reference. ``device`` is "cpu" or "cuda". What the model returns
-    is the caller's; its parameters may share memory with the checkpoint (PyTorch on the CPU), so leave that unchanged.
+    is the caller's; its parameters may share memory with the checkpoint (PyTorch on the CPU, NumPy), so leave that as
+    it is.
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
         CheckpointError: a weight is NaN or infinite.
     """
     check_choice("device", device, DEVICES)
-    check_choice("dtype", dtype or "float32", ARITHMETIC)
+    if dtype is not None:
+        check_choice("dtype", dtype, ARITHMETIC)
     check_choice("mode", mode, MODES)
-    check_finite(checkpoint)
+    check_finite(checkpoint, dtype or ("float64" if framework == REFERENCE else "float32"))
     return builder(framework)(checkpoint, device=device, dtype=dtype)
 
 

@@ -60,6 +60,20 @@ def gelu(x: Array, approximate: str) -> Array:
     return 0.5 * x * (1 + erf(x * np.sqrt(0.5).astype(np.real(x).dtype)))
 
 
+def tanh(x: Array) -> Array:
+    """The hyperbolic tangent.
+
+    Where it saturates, NumPy gives exactly 1, and no order of summation shows that the kernels of frameworks do not:
+    XLA's on a CPU was measured to be off by 6.9 u in float64 (from |x| = 20 on) and by 3.8 u in float32 (at |x| = 8),
+    PyTorch's by 1 u. So inside ``permuted_contractions`` a random share of the results is the next number towards zero.
+    """
+    y = np.tanh(x)
+    generator = _order.get()
+    if generator is None:
+        return y
+    return np.where(generator.random(y.shape) < generator.random(), np.nextafter(y, np.zeros_like(y)), y)
+
+
 class Linear:
     """``x @ weight + bias``; weight (in, out)."""
 

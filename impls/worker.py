@@ -7,6 +7,7 @@ Every further line names a checkpoint, a file with a batch, one with replacement
 import json
 import os
 import queue
+import sys
 import threading
 from io import FileIO
 from pathlib import Path
@@ -30,7 +31,7 @@ def main() -> None:
     # Unbuffered: a buffer has a lock, and a thread that waits while it holds one makes the interpreter's end a crash.
     requests = _requests(open(0, "rb", buffering=0, closefd=False))  # noqa: SIM115 (open as long as the process)
     settings = requests.get()
-    _answer(answers, {"environment": environment()})
+    _answer(answers, {"environment": {**environment(), "executable": sys.executable}})
     models: dict[str, tuple[Model, Checkpoint]] = {}
     while True:
         request = requests.get()

@@ -40,6 +40,7 @@ _LONGEST_MANIFEST = 1 << 23
 _MARKS_PER_MEMBER = 24
 _MARKS_OF_CONFIG = 500
 _LONGEST_REASON = 10_000
+_LONGEST_SOURCE_NAME = 200
 
 _BLOCK = 1 << 20  # numbers
 
@@ -53,7 +54,7 @@ class Checkpoint:
     for tied tensors, which are stored once: alias -> name in ``tensors``.
 
     Raises:
-        CheckpointError: the tensors are not exactly those of the schema.
+        CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Checkpoint:
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
+        _check_source_names(self)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -79,19 +81,35 @@ class Checkpoint:
         return _digest(self.config, {name: _entry(tensor) for name, tensor in sorted(self.tensors.items())})
 
 
-def check_finite(checkpoint: Checkpoint) -> None:
-    """Refuse weights that no model can compute with.
+def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
+    """Refuse weights that no model in ``dtype`` can compute with.
 
     Raises:
-        CheckpointError: a tensor holds NaN or infinity.
+        CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     for name, tensor in checkpoint.tensors.items():
         numbers = tensor.reshape(-1)
         for start in range(0, numbers.size, _BLOCK):  # the answers of a whole table would take megabytes
-            if not np.isfinite(numbers[start : start + _BLOCK]).all():
+            block = numbers[start : start + _BLOCK]
+            if not np.isfinite(block).all():
                 raise CheckpointError(
                     f"{name} holds NaN or infinity; no model can compute with it, take a checkpoint from before that"
                 )
+            with np.errstate(over="ignore"):
+                if block.dtype == np.float64 and not np.isfinite(block.astype(FLOATS[dtype])).all():
+                    raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype float64")
+
+
+def _check_source_names(checkpoint: Checkpoint) -> None:
+    known = checkpoint.tensors.keys() | checkpoint.aliases.keys()
+    for name, source in checkpoint.source_names.items():
+        if name not in known:
+            raise CheckpointError(f"source_names has {name!r}, which is no tensor; leave it out")
+        if not isinstance(source, str) or len(source) > _LONGEST_SOURCE_NAME or any(mark in source for mark in "{[,"):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise CheckpointError(
+                f"source_names of {name} is {source!r:.80}; expected a name of at most {_LONGEST_SOURCE_NAME} "
+                "characters, without commas and opening brackets"
+            )
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
@@ -257,13 +275,14 @@ class _MappedTensors(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         array = self.arrays[name]
-        if name in self.unverified:
-            if _sha256(array) != self.unverified[name]:
+        expected = self.unverified.get(name)
+        if expected is not None:
+            if _sha256(array) != expected:
                 raise CheckpointError(
                     f"cannot read {self._path}: the checksum of {name} is wrong, the file is damaged; "
                     "restore it from a copy"
                 )
-            del self.unverified[name]
+            self.unverified.pop(name, None)  # another thread may have been here
         return array
 
     def __contains__(self, name: object) -> bool:

@@ -48,7 +48,7 @@ class ModelConfig:
         ``norm_eps`` is added to the variance. ``activation`` "gelu" is the exact one, by the error function.
         ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
         0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
-        to the most negative finite number of the dtype.
+        to the least finite number of the format that the softmax runs in, float32 or float64.
 
     Heads
         ``heads_on_top`` are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With

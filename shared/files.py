@@ -42,7 +42,8 @@ def writing(path: Path) -> Generator[BinaryIO]:
             os.replace(hidden, path)
             sync(path.parent)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; free space or choose another folder") from error
+        reason = error.strerror or error
+        raise OutputError(f"cannot write {path}: {reason}; free space or choose another folder") from error
     finally:
         if hidden is not None:
             hidden.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ def check_folder(path: Path) -> None:
     Raises:
         OutputError: something is there already, or its parent does not exist or cannot be written.
     """
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+    if os.path.lexists(path) and not (os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)):
         raise OutputError(f"cannot write {path}: it exists and would be lost; remove it or choose another folder")
     _check_parent(path)
 
@@ -109,7 +110,11 @@ def _check_parent(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {path.parent} is no folder; choose another one")
     if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
-    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+    try:
+        length = len(os.fsencode(path.name))
+    except UnicodeEncodeError as error:
+        raise OutputError(f"cannot write {str(path)!r}: no file can have that name; choose another one") from error
+    if length > _LONGEST_NAME:
         raise OutputError(f"cannot write {path}: a name has at most {_LONGEST_NAME} bytes; choose a shorter one")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")

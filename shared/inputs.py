@@ -85,15 +85,15 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
     return batch(config, **arrays)
 
 
-def check_batch(config: ModelConfig, given: Batch) -> None:
-    """Find out whether a batch fits ``config``: it may have been made for another model.
+def check_batch(config: ModelConfig, given: Batch) -> Batch:
+    """The batch, if it fits ``config``: it may have been made for another model.
 
     Raises:
         InputError: see ``batch``.
     """
-    segment_ids = given.segment_ids if given.segment_ids.any() else None
-    task_ids = given.task_ids if given.task_ids.any() else None
-    batch(config, given.source, given.valid, segment_ids, task_ids)
+    segment_ids = given.segment_ids if config.segments or given.segment_ids.any() else None
+    task_ids = given.task_ids if config.tasks or given.task_ids.any() else None
+    return batch(config, given.source, given.valid, segment_ids, task_ids)
 
 
 def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
@@ -156,6 +156,8 @@ def _array(name: str, given: Any) -> Array:
         return np.asarray(given)
     except ValueError as error:
         raise InputError(f"{name} has rows of different lengths; pad them, and say which tokens are valid") from error
+    except Exception as error:  # a tensor of a framework says in its own way that it is no array
+        raise InputError(f"{name} is a {type(given).__name__} that NumPy cannot read; give a NumPy array") from error
 
 
 def _source(config: ModelConfig, source: Array) -> Array:
@@ -174,8 +176,9 @@ def _source(config: ModelConfig, source: Array) -> Array:
             f"the length {source.shape[1]} is over the maximum {config.source_max_length} of the model; cut the input"
         )
     if not config.source_vocabulary:
-        if not np.isfinite(source.astype(np.float64)).all():
-            raise InputError("the embedded input holds NaN or infinity; expected finite numbers")
+        with np.errstate(over="ignore"):
+            if not np.isfinite(source.astype(np.float32)).all():
+                raise InputError("the embedded input is not finite in float32; expected finite numbers")
         return source.astype(source.dtype.newbyteorder("="), copy=False)
     return _in_range("token_ids", source, config.source_vocabulary)
 

@@ -24,7 +24,7 @@ from numpy.lib import format as npy
 from . import archive, pickles
 from .arrays import Array
 from .dtypes import BFLOAT16, storable
-from .errors import CheckpointError
+from .errors import CheckpointError, OutputError
 
 ALIGNMENT = 64
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # fixed part of a zip local file header, 30 bytes
@@ -114,7 +114,17 @@ def write(path: Path, arrays: Mapping[str, Array]) -> None:
 
     If some are bfloat16, a last member says which, so that ``read`` gives them back as they were.
     """
-    with path.open("w+b") as file, Writer(file) as writer:
+    try:
+        with path.open("w+b") as file:
+            _write(file, arrays)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror}; free space, or set TMPDIR to another folder"
+        ) from error
+
+
+def _write(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
+    with Writer(file) as writer:
         for name, array in arrays.items():
             writer.write_array(name, array)
         if bfloat16 := [name for name, array in arrays.items() if array.dtype == BFLOAT16]:

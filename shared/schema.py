@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from .arrays import Array
 from .config import ModelConfig
 from .dtypes import FLOATS
@@ -59,6 +61,9 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     problems += [f"unexpected {name}" for name in tensors if name not in expected]
     for name, tensor in tensors.items():
         if name not in expected:
+            continue
+        if not isinstance(tensor, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+            problems.append(f"{name} is a {type(tensor).__name__}, expected a NumPy array")
             continue
         if tensor.shape != expected[name].shape:
             problems.append(f"{name} has shape {tensor.shape}, expected {expected[name].shape}")

@@ -1,6 +1,8 @@
 """Fixtures for all tests. A framework is a parameter of a test, never a loop in it; a missing one is a failure."""
 
 import os
+import signal
+import sys
 
 # Two test processes share two cores: frameworks that spin on both would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,7 +12,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 
-from triglot import impls
+from triglot import cli, impls
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.initializers import initialize, perturb
 from triglot.shared.recipes import recipe
@@ -52,6 +54,33 @@ def make_checkpoint():
         return Checkpoint(config, perturb(initialize(config, seed), seed))
 
     return make
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["triglot", *map(str, arguments)])
+        handler = signal.getsignal(signal.SIGTERM)
+        capsys.readouterr()
+        try:
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty folder, in which the test also runs."""
+    folder = tmp_path / "workplace"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def _frameworks(config):

@@ -24,7 +24,7 @@ def test_check_in_this_process_and_in_workers_agree(make_checkpoint):
     ("arguments", "error", "message"),
     [
         ({"frameworks": ["caffe"]}, triglot.FrameworkError, "unknown framework 'caffe'; expected one of torch, paddle"),
-        ({"frameworks": []}, triglot.FrameworkError, "no framework is installed"),
+        ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one, or give None for"),
         ({"dtype": "int8"}, triglot.FrameworkError, "unknown dtype 'int8'; expected one of float32, float64, bfloat16"),
         ({"mode": "turbo"}, triglot.FrameworkError, "unknown mode 'turbo'; expected one of eager"),
         ({"pythons": {"torch": "/no/python"}}, triglot.FrameworkError, "there is no interpreter /no/python; give the"),
@@ -39,7 +39,7 @@ def test_check_in_this_process_and_in_workers_agree(make_checkpoint):
             "an interpreter was given, but without isolate all frameworks run in this one; isolate them",
         ),
         ({"device": "tpu"}, triglot.FrameworkError, "unknown device 'tpu'; expected one of cpu, cuda"),
-        ({"seed": -1}, triglot.ConfigError, "seed is -1; expected 0 or more"),
+        ({"seed": -1}, triglot.ConfigError, "seed is -1; expected a whole number, 0 or more"),
         ({"batches": []}, triglot.InputError, "batches is empty; give at least one batch, or None"),
     ],
 )
@@ -68,7 +68,7 @@ def test_build_refuses_unknown_frameworks_and_devices(make_checkpoint):
 def test_initialize_refuses_unknown_recipes_and_seeds():
     with pytest.raises(triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are dygraph, bert-base"):
         triglot.initialize("gpt")
-    with pytest.raises(triglot.ConfigError, match="seed is -1; expected 0 or more"):
+    with pytest.raises(triglot.ConfigError, match="seed is -1; expected a whole number, 0 or more"):
         triglot.initialize("bert-base-tiny", seed=-1)
 
 

@@ -35,12 +35,13 @@ def shape(number):
         feed_forward_size=between(1, 96),
         source_max_length=between(2, 48),
         activation=one_of("relu", "gelu", "gelu_tanh"),
-        norm_eps=one_of(1e-12, 1e-6, 1e-5),
+        norm_eps=one_of(1e-12, 1e-6, 1e-5, 1e-2),
         projection_bias=one_of(True, False),
         **one_of(
             {"masking": "exclude", "masking_value": None},
             {"masking": "fill", "masking_value": -1e9},
             {"masking": "add", "masking_value": -1e4},
+            {"masking": one_of("add", "fill"), "masking_value": -3.4028234663852886e38},  # the least float32
         ),
     )
     if not base.source_vocabulary:

@@ -166,8 +166,14 @@ def test_the_longest_input_and_the_last_id_are_accepted():
             "the batch is empty, shape (2, 0, 24); give at least one row with one token",
         ),
         (np.zeros((1, 38, 24), np.float32), "the length 38 is over the maximum 37 of the model; cut the input"),
-        (np.full((1, 2, 24), np.nan), "the embedded input holds NaN or infinity; expected finite numbers"),
-        (np.full((1, 2, 24), -np.inf, np.float32), "the embedded input holds NaN or infinity; expected finite numbers"),
+        (
+            np.full((1, 2, 24), np.nan),
+            "the embedded input is not finite in float32; expected finite numbers",
+        ),
+        (
+            np.full((1, 2, 24), -np.inf, np.float32),
+            "the embedded input is not finite in float32; expected finite numbers",
+        ),
     ],
 )
 def test_embedded_input_that_does_not_fit_is_refused(vectors, message):

@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import triglot
-from triglot import cli
 from triglot.shared import inputs
 from triglot.shared.errors import (
     CheckpointError,
@@ -38,24 +36,6 @@ from triglot.shared.recipes import recipe, recipes
 BERT = recipe("bert-base-tiny")
 RECIPES = ", ".join(recipes())
 NEVER_READ = "pickles are never read, because they can run any code: save the model as safetensors where it was made"
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The command line in this process: exit code, standard output, standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["triglot", *map(str, arguments)])
-        handler = signal.getsignal(signal.SIGTERM)
-        capsys.readouterr()
-        try:
-            with pytest.raises(SystemExit) as end:
-                cli.main()
-        finally:
-            signal.signal(signal.SIGTERM, handler)
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def snapshot(folder):
@@ -88,15 +68,6 @@ def refusal(error, message):
 def line(message):
     """What the command line makes of a refusal."""
     return 2, "", f"triglot: {message}\n"
-
-
-@pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """An empty folder, in which the test also runs."""
-    folder = tmp_path / "workplace"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 # Models. Each is a function of a folder and ``make_checkpoint`` that makes the model and returns its path.
@@ -575,7 +546,10 @@ def test_ids_that_a_model_does_not_have(workplace, command):
             "the embedded input is int64 (2, 3); expected float32 or float64 (B, S, 24), for this model has no "
             "vocabulary",
         ),
-        (np.full((1, 2, 24), np.nan), "the embedded input holds NaN or infinity; expected finite numbers"),
+        (
+            np.full((1, 2, 24), np.nan),
+            "the embedded input is not finite in float32; expected finite numbers",
+        ),
     ],
 )
 def test_vectors_that_do_not_fit(vectors, message, workplace, command):

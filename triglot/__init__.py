@@ -3,7 +3,7 @@
 Importing this imports no framework; each is loaded when it is first asked for.
 """
 
-from triglot.api import build, check, frameworks, initialize, load, port, recipes, save
+from triglot.api import batch, build, check, frameworks, initialize, load, port, recipes, save
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
 from triglot.shared.errors import (
@@ -16,10 +16,12 @@ from triglot.shared.errors import (
     PortingError,
     TriglotError,
 )
+from triglot.shared.inputs import Batch
 from triglot.shared.parity.reports import Report
 from triglot.shared.protocol import Model
 
 __all__ = [
+    "Batch",
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
@@ -32,6 +34,7 @@ __all__ = [
     "PortingError",
     "Report",
     "TriglotError",
+    "batch",
     "build",
     "check",
     "frameworks",

@@ -8,21 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from triglot import impls, models
-from triglot.impls import build
+from triglot import arguments, impls, models
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared import porting
 from triglot.shared import recipes as named
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
 from triglot.shared.dtypes import ARITHMETIC
-from triglot.shared.errors import ConfigError, FrameworkError, InputError
+from triglot.shared.errors import FrameworkError
 from triglot.shared.initializers import initialize as draw
-from triglot.shared.inputs import Batch, check_batch, random_batches
+from triglot.shared.inputs import Batch, batch, check_batch, random_batches
 from triglot.shared.parity.reports import Report
-from triglot.shared.protocol import Reference
+from triglot.shared.porting.configured import configured
+from triglot.shared.protocol import Model, Reference
 
-__all__ = ["build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
+__all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
 BATCHES, BATCH_SIZE = 4, 8
 
@@ -41,22 +41,21 @@ def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint
     """A checkpoint with seeded random weights, the same on every machine.
 
     Raises:
-        ConfigError: there is no recipe of that name, or the seed is negative.
+        ConfigError: there is no recipe of that name, or the seed is no whole number or negative.
     """
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; expected 0 or more")
-    config = named.recipe(recipe_or_config) if isinstance(recipe_or_config, str) else recipe_or_config
+    arguments.whole_number("seed", seed, 0)
+    config = configured({}, recipe_or_config)
     return Checkpoint(config, draw(config, seed))
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     """Open a neutral checkpoint; see ``shared.checkpoint.load``."""
-    return checkpoints.load(path, verify)
+    return checkpoints.load(arguments.path("path", path), verify)
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write a neutral checkpoint, all of it or nothing; see ``shared.checkpoint.save``."""
-    checkpoints.save(checkpoint, path)
+    checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path))
 
 
 def port(
@@ -69,7 +68,7 @@ def port(
 ) -> Checkpoint:
     """Foreign weights as a neutral checkpoint, and written to ``target`` in ``target_dialect``, if that is given.
 
-    ``source`` is a path, a checkpoint, or a recipe whose trained weights are installed. The dialects are "neutral",
+    ``source`` is a path, a checkpoint, or a recipe, with its trained weights if it has any. The dialects are "neutral",
     the default of ``target_dialect``, and "huggingface"; that of the source shows by its looks. ``config``, a recipe, a
     whole configuration or single fields, says what the weights do not: for a bare state dict, heads, activation,
     norm_eps and masking.
@@ -81,9 +80,26 @@ def port(
         ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
     """
-    if isinstance(source, str) and source in models.TRAINED:
-        source = models.resolve(source).checkpoint
+    if target is not None:
+        arguments.path("target", target)
+    if isinstance(source, str) and source in recipes():
+        source, config = models.resolve(source, config=config, dialect=source_dialect).checkpoint, None
+        source_dialect = None
+    elif not isinstance(source, Checkpoint):
+        arguments.path("source", source)
     return porting.port(source, target, source_dialect=source_dialect, target_dialect=target_dialect, config=config)
+
+
+def build(
+    framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
+) -> Model:
+    """The model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy", the reference; see ``impls.build``.
+
+    Raises:
+        FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
+        CheckpointError: a weight is NaN or infinite, or does not fit into the dtype.
+    """
+    return impls.build(framework, arguments.checkpoint(checkpoint), device=device, dtype=dtype, mode=mode)
 
 
 def check(
@@ -124,6 +140,17 @@ def check(
 
     for framework in pythons or {}:
         impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
+    arguments.checkpoint(checkpoint)
+    arguments.whole_number("seed", seed, 0)
+    if threads is not None:
+        arguments.whole_number("threads", threads, 1)
+    time_limit = arguments.seconds("time_limit", time_limit)
+    if batches is not None:
+        arguments.batches(batches)
+    if isinstance(frameworks, str):
+        raise FrameworkError(f"frameworks is {frameworks!r}; expected a list of names")
+    if frameworks is not None and not frameworks:
+        raise FrameworkError("frameworks is empty; name one, or give None for every one that is installed")
     pythons = {framework: _interpreter(path) for framework, path in (pythons or {}).items()}
     available = [name for name in impls.FRAMEWORKS if name in (*impls.installed(), *pythons)]
     asked = tuple(dict.fromkeys(available if frameworks is None else frameworks))
@@ -137,15 +164,10 @@ def check(
     impls.check_choice("dtype", dtype, ARITHMETIC)
     impls.check_choice("device", device, impls.DEVICES)
     impls.check_choice("mode", mode, impls.MODES)
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; expected 0 or more")
-    if batches is not None and not batches:
-        raise InputError("batches is empty; give at least one batch, or None for random ones")
     if batches is None:
         batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
         inputs = f"{BATCHES} batches of {BATCH_SIZE} rows of random tokens"
-    for batch in batches:
-        check_batch(checkpoint.config, batch)
+    batches = [check_batch(checkpoint.config, given) for given in batches]
     weights = harness.weights_for(checkpoint, dtype, seed)
     subjects = [Subject(framework, mode, dtype) for framework in asked]
     settings = {"device": device, "dtype": dtype, "mode": mode}
@@ -160,7 +182,7 @@ def check(
                 time_limit=time_limit,
             )
         else:
-            builders = {name: partial(build, name, **settings) for name in asked}
+            builders = {name: partial(impls.build, name, **settings) for name in asked}
             pool = LocalPool(builders, weights)
         try:
             return harness.compare(

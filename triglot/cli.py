@@ -134,7 +134,7 @@ def parity(
     """Prove that every framework computes the same as the float64 reference, or say where one first does not."""
     from triglot import api, models, options, tables  # noqa: PLC0415 (--help should not wait for NumPy)
 
-    _check_target(json_file)
+    _check_target(json_file, model, inputs, config)
     source = models.resolve(model, seed, options.configuration(config, fields))
     if inputs is None:
         batches, described = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
@@ -204,7 +204,7 @@ def inspect(
     """Show what a checkpoint holds: configuration, tensors, sizes, digest. Every checksum is verified."""
     from triglot import models, options, tables  # noqa: PLC0415
 
-    _check_target(json_file)
+    _check_target(json_file, checkpoint, config)
     found = models.resolve(checkpoint, config=options.configuration(config, fields)).checkpoint
     contents = tables.contents(found)
     _write_json(json_file, contents)
@@ -271,6 +271,8 @@ def main() -> None:
             traceback.print_exc()
         if isinstance(error, TriglotError):
             _fail(str(error))
+        if isinstance(error, MemoryError):
+            _fail(f"not enough memory: {error}; use a smaller model, or a machine with more")
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
     if code == INTERRUPTED:
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
@@ -278,12 +280,17 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"triglot: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    line = " ".join(message.split())
+    # Names come from files: one with an escape sequence is not to reach the terminal as such.
+    shown = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
+    print(f"triglot: {shown}", file=sys.stderr)  # noqa: T201
     sys.exit(2)
 
 
 def _show(print_table: Callable[..., None], *content: object) -> None:
     """Print; a reader who has seen enough, ``head`` say, changes neither the result nor the exit code."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return  # it was closed before the start
     try:
         print_table(*content)
         sys.stdout.flush()
@@ -294,10 +301,14 @@ def _show(print_table: Callable[..., None], *content: object) -> None:
             raise OutputError(f"cannot write to standard output: {error.strerror}; free space") from error
 
 
-def _check_target(path: Path | None) -> None:
-    """Refuse a target that cannot be written before the work, not after it."""
-    if path is not None:
-        files.check_target(path)
+def _check_target(path: Path | None, *sources: str | Path | None) -> None:
+    """Refuse a target that cannot be written, or that would replace what is read, before the work, not after it."""
+    if path is None:
+        return
+    files.check_target(path)
+    for source in sources:
+        if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise OutputError(f"cannot write {path}: it is read as well, and would be lost; choose another file")
 
 
 def _write_json(path: Path | None, content: dict[str, Any]) -> None:

@@ -68,12 +68,23 @@ def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None
         configuration = configured(recipes.recipe(model).to_dict(), config)
         return Source(model, Checkpoint(configuration, initialize(configuration, seed)), None)
     path = Path(model)
-    if not os.path.exists(path):
+    if not model or not (os.path.exists(path) or _is_closed(path)):
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
             f"{', '.join(recipes.recipes())}"
         )
     return Source(model, port(path, source_dialect=dialect, config=config), _tokenizer(path))
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether something may be there, in a folder that cannot be looked into."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _trained(recipe: str) -> Path:

@@ -51,6 +51,8 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     if isinstance(content, dict) and "config" in content:
         content = content["config"]  # what inspect writes
+    if isinstance(content, dict) and "model_type" in content:
+        raise ConfigError(f"{path} is the config.json of transformers; give its folder, with the weights, as MODEL")
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no JSON object; give one with fields of a configuration")
     return content

@@ -57,7 +57,7 @@ class Heads:
     ) -> dict[str, ndarray]:
         outputs: dict[str, ndarray] = {}
         if hasattr(self, "pooler"):
-            outputs["pooler"] = observe(probe, "pooler", np.tanh(self.pooler(x[:, 0])))
+            outputs["pooler"] = observe(probe, "pooler", nn.tanh(self.pooler(x[:, 0])))
         if hasattr(self, "masked_lm"):
             scores = self.masked_lm(x, valid, tokens, probe=under(probe, "masked_lm"))
             outputs["masked_lm"] = observe(probe, "masked_lm", scores)

@@ -23,9 +23,11 @@ class LayerNorm(nn.Layer):
         self.bias = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(0.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == paddle.float64:
-            # Written out: the kernel rounds epsilon to float32.
-            centred = x - x.mean(axis=-1, keepdim=True)
+        if x.dtype == paddle.float64 or self.eps > 1e-3:
+            # Written out: the kernel rounds epsilon to float32, and takes none above 0.001.
+            wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
+            centred = wide - wide.mean(axis=-1, keepdim=True)
             variance = (centred * centred).mean(axis=-1, keepdim=True)
-            return centred / paddle.sqrt(variance + paddle.full([], self.eps, x.dtype)) * self.scale + self.bias
+            normalised = centred / paddle.sqrt(variance + paddle.full([], self.eps, wide.dtype))
+            return (normalised * self.scale + self.bias).astype(x.dtype)
         return functional.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)

@@ -12,10 +12,6 @@ comparisons exceeded its budget; with four, none of 3,000 did. ``ROUNDING_UNITS`
 zero (a sum of two numbers, say), a correct result may still be rounded at its store, at the bounds of its inputs and
 by a fused multiply-add, each time by one unit roundoff u.
 
-``TANH_UNITS`` 8, in place of those 4, for what comes out of a tanh, the pooler alone: near its bounds the noise is
-zero, for the reference gives exactly 1, and XLA's tanh on a CPU was measured to err there by 6.9 u in float64 (from
-|x| = 20 on) and by 3.8 u in float32 (at |x| = 8): up to four units in the last place of a number just below 1.
-
 The noise of float64 is that of float32, scaled down. In bfloat16 the weights and the inputs are rounded first; the
 truth is the float64 run on those, and the noise a float32 run on those that rounds every named value to bfloat16.
 """
@@ -23,7 +19,6 @@ truth is the float64 run on those, and the noise a float32 run on those that rou
 NOISE_FACTOR = 8.0
 NOISE_RUNS = 4
 ROUNDING_UNITS = 4.0
-TANH_UNITS = 8.0
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
 
@@ -36,7 +31,6 @@ def noise_in(dtype: str, measured: float) -> float:
     return measured * UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF["float32"] if dtype == "float64" else measured
 
 
-def budget(noise: float, magnitude: float, dtype: str, *, is_tanh: bool = False) -> float:
+def budget(noise: float, magnitude: float, dtype: str) -> float:
     """The largest accepted error of a value whose noise is ``noise`` and whose largest entry is ``magnitude``."""
-    units = TANH_UNITS if is_tanh else ROUNDING_UNITS
-    return NOISE_FACTOR * noise + units * UNIT_ROUNDOFF[dtype] * magnitude
+    return NOISE_FACTOR * noise + ROUNDING_UNITS * UNIT_ROUNDOFF[dtype] * magnitude

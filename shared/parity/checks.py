@@ -172,6 +172,6 @@ def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.
 
 
 def _rounded(inputs: Batch, dtype: str) -> Batch:
-    if dtype != "bfloat16" or inputs.source.dtype.kind != "f":
+    if dtype == "float64" or inputs.source.dtype.kind != "f":
         return inputs
     return replace(inputs, source=representable(inputs.source, dtype))

@@ -31,7 +31,7 @@ def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, 
     Raises:
         CheckpointError: a tensor holds NaN or infinity.
     """
-    check_finite(checkpoint)
+    check_finite(checkpoint, dtype)
     given = checkpoint
     # What float64 runs on may be stored in fewer bits: it holds them all.
     if dtype != "float64" and any(tensor.dtype != FLOATS[dtype] for tensor in checkpoint.tensors.values()):

@@ -88,7 +88,7 @@ def _judge_value(
         return _diverged(subject, check, name, problem)
     error = distance(value, truth, selected)
     magnitude = distance(truth, np.zeros_like(truth), selected)
-    limit = budget(noise, magnitude, subject.dtype, is_tanh=name.endswith("heads.pooler"))
+    limit = budget(noise, magnitude, subject.dtype)
     if not math.isfinite(error):
         return _diverged(subject, check, name, f"the error is {error}: there is NaN or infinity among the values")
     if not math.isfinite(limit):

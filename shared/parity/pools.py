@@ -157,8 +157,14 @@ class WorkerPool:
 
 def _environment(worker: Worker) -> Any:
     """What a worker runs on; it is the first thing that it says."""
-    found = worker.receive()["environment"]
-    theirs, ours = found["packages"]["triglot"], environment()["packages"]["triglot"]
+    answer = worker.receive()
+    try:
+        found = answer["environment"]
+        theirs = found["packages"]["triglot"]
+    except (KeyError, TypeError):
+        worker.close()
+        raise WorkerError("is no worker of Triglot: it does not say what it runs on", fatal=True) from None
+    ours = environment()["packages"]["triglot"]
     if theirs != ours:
         worker.close()
         raise WorkerError(f"its interpreter has Triglot {theirs}, this is {ours}; install the same there", fatal=True)

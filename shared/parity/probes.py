@@ -7,8 +7,8 @@ GELU hardly shows at the output. So each step is also run alone, on values put i
 ``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result;
 ``large``         pre-activations and scores up to a hundred, where a power overflows and a softmax saturates;
 ``offset``        vectors with a mean a thousand times their deviation, where a variance may cancel;
-``masking``       scores as large as the masking value, where it shows which value it is and whether it is added or put
-                  in place, on a batch that has a row without any token to attend to.
+``masking``       scores around the masking value, where it shows which value it is and whether it is added or put in
+                  place, on a batch that has a row without any token to attend to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
 
 _LARGE = 30.0
+_LOWEST_MASKING = -1e30  # what is added to float32's least number must not overflow
 _SMALLEST_EXPONENT = -6
 # A thousand deviations; bfloat16 would round all of a vector to one number there, and what its norm is then is decided
 # by how the mean is rounded.
@@ -72,8 +73,22 @@ def _fresh(
     if kind == "large" and activation.name.endswith((".scores", ".inner", ".transform")):
         return fresh * np.float32(_LARGE)
     if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
-        return fresh * np.float32(abs(config.masking_value))
+        return _around(max(config.masking_value, _LOWEST_MASKING), fresh)
     return fresh
+
+
+def _around(value: float, fresh: Float32s) -> Float32s:
+    """Scores (B, H, T, S) that a masked score competes with.
+
+    Every other query has scores of the size of ``value``, which tells adding from replacing. The others have the first
+    half of the sources at ``value``, give or take one, and the rest at zero: masked padding, at the end, comes to lie
+    beside what is allowed, so that every digit of the value counts.
+    """
+    around = fresh * np.float32(abs(value))
+    beside = fresh.copy()
+    beside[..., : (fresh.shape[3] + 1) // 2] += np.float32(value)
+    around[:, :, 1::2] = beside[:, :, 1::2]
+    return around
 
 
 def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Float32s:

@@ -47,6 +47,7 @@ class Worker:
         self._time_limit = time_limit
         self._log = log
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
+        environment["TMPDIR"] = str(log.parent)  # what a framework leaves there goes with it
         with log.open("wb") as errors:
             try:
                 self._process = subprocess.Popen(
@@ -92,7 +93,7 @@ class Worker:
             self.close()
             raise WorkerError(f"{self._cause_of_death()}{self._last_words()}", fatal=True)
         try:
-            answer = cast("dict[str, Any]", json.loads(line))
+            answer = cast("dict[str, Any]", _object(json.loads(line)))
         except ValueError:
             self.close()
             printed = line.decode(errors="replace").strip()
@@ -136,3 +137,9 @@ class Worker:
         if words and "No module named 'triglot'" in words[-1]:
             return ": its interpreter has no Triglot; install it there"
         return f": {words[-1]}" if words else ""
+
+
+def _object(answer: object) -> object:
+    if not isinstance(answer, dict):
+        raise ValueError("it is no object")
+    return cast("object", answer)

@@ -54,8 +54,13 @@ def port(
 
 
 def _reader(source: Path, name: str | None) -> ModuleType:
-    if not os.path.exists(source):
-        raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder")
+    try:
+        source.stat()
+        _ = os.path.isdir(source) and os.listdir(source)
+    except PermissionError as error:
+        raise PortingError(f"cannot read {source}: {error.strerror}; get the right to read it") from error
+    except (OSError, ValueError) as error:  # also names that no file can have
+        raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder") from error
     if name is not None:
         dialect = _dialect(name)
         if not dialect.recognises(source):
@@ -67,6 +72,8 @@ def _reader(source: Path, name: str | None) -> ModuleType:
     for pickled in _PICKLED:
         if (source / pickled).is_file():
             raise PortingError(f"cannot read {source / pickled}: it is a pickle; {WHY}")
+    if (source / huggingface.SHARDS_FILE).is_file():
+        raise PortingError(f"{source} holds sharded weights, which are not read; save the model as one file")
     expected = ", or ".join(dialect.EXPECTED for dialect in DIALECTS.values())
     raise PortingError(f"{source} is in no known dialect; expected {expected}")
 

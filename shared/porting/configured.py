@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import ModelConfig
+from ..errors import ConfigError
 from ..recipes import recipe
 
 Given = str | ModelConfig | Mapping[str, Any] | None
@@ -21,4 +22,6 @@ def configured(known: Mapping[str, Any], given: Given) -> ModelConfig:
         return given
     if isinstance(given, str):
         return recipe(given)
+    if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"config is a {type(given).__name__}; expected a recipe, a ModelConfig or fields by name")
     return ModelConfig.from_dict({**known, **(given or {})})

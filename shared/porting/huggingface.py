@@ -30,6 +30,7 @@ from .huggingface_config import CONFIG_FILE, described, from_names, translated
 from .huggingface_names import names
 
 WEIGHTS_FILE = "model.safetensors"
+SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
 EXPECTED = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file"
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -1,0 +1,70 @@
+"""What callers hand to the public functions, checked before anything is done with it."""
+
+import os
+import threading
+from typing import Any
+
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import CheckpointError, ConfigError, InputError
+from triglot.shared.inputs import Batch
+
+
+def checkpoint(value: Any) -> Checkpoint:
+    """``value``, if it is a checkpoint.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if not isinstance(value, Checkpoint):
+        raise CheckpointError(
+            f"checkpoint is a {type(value).__name__}; expected a Checkpoint, as triglot.load, triglot.port or "
+            "triglot.initialize gives one"
+        )
+    return value
+
+
+def path(name: str, value: Any) -> Any:
+    """``value``, if it can be a path.
+
+    Raises:
+        InputError: it is neither text nor a path, or it is empty.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{name} is a {type(value).__name__}; expected a path")
+    if not os.fspath(value):
+        raise InputError(f"{name} is empty; expected a path")
+    return value
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """``value``, if it is a whole number of at least ``least``.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number, {least} or more")
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    """``value``, if it is a time of at least a second; as much of it as the system can wait.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 1:  # NaN is not
+        raise ConfigError(f"{name} is {value!r}; expected a number of seconds, 1 or more")
+    return min(float(value), threading.TIMEOUT_MAX / 2)
+
+
+def batches(value: Any) -> None:
+    """Whether ``value`` is a sequence of batches, and not an empty one.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(batch, Batch) for batch in value):
+        raise InputError("batches holds something else than batches; make them with triglot.batch")
+    if not value:
+        raise InputError("batches is empty; give at least one batch, or None for random ones")

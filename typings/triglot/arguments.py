@@ -1,0 +1,1 @@
+../../triglot/arguments.py
