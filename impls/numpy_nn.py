@@ -48,6 +48,12 @@ def softmax(x: Array) -> Array:
     return exponentials / _sum(exponentials)
 
 
+def log_softmax(x: Array) -> Array:
+    """The logarithm of the softmax, along the last axis."""
+    shifted = x - np.real(x).max(axis=-1, keepdims=True)
+    return shifted - np.log(_sum(np.exp(shifted)))
+
+
 def relu(x: Array) -> Array:
     """The positive part."""
     return np.where(np.real(x) > 0, x, 0)

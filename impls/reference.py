@@ -34,7 +34,8 @@ class Reference:
                 return self._rounded.trace(batch, replacements)
             probe = _Rounding(replacements)
             source = batch.source.astype(np.float32) if batch.source.dtype.kind == "f" else batch.source
-            self._rounded.transformer(source, batch.valid, batch.segment_ids, batch.task_ids, probe)
+            inputs = (batch.valid, batch.segment_ids, batch.task_ids, batch.target, batch.target_valid)
+            self._rounded.transformer(source, *inputs, probe)
             return probe.record
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from .config import ModelConfig
+from .config import DECODER_HEADS, ModelConfig
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A named value. Axes: batch, target and source (both run over the tokens), and anything else.
+    """A named value. Axes: batch, source and target (the tokens of either), and anything else.
 
-    ``target`` and ``source`` mark the axes on which padding occurs: what stands at a padding token is not judged.
+    ``source`` and ``target`` mark the axes on which padding occurs: what stands at a padding token is not judged.
     """
 
     name: str
@@ -23,8 +23,7 @@ class Activation:
 
 
 OUTPUT = "output"  # what ``encode`` returns
-
-_HIDDEN = ("batch", "target", "hidden")
+DECODED = "decoded"  # what the decoder makes of it
 
 
 @cache
@@ -35,48 +34,74 @@ def activations(config: ModelConfig) -> Mapping[str, Activation]:
 
 def _model(config: ModelConfig) -> Iterator[Activation]:
     if config.source_vocabulary:
-        yield Activation("embeddings.sum", _HIDDEN)
-        yield from _process("embeddings.process", config.embedding_process)
+        yield from _embeddings("embeddings", "source", config)
     for layer in range(config.layers):
-        yield from _encoder_layer(f"encoder.layers.{layer}", config)
-    yield from _process("encoder.final", config.final_process)
+        yield from _attention_block(f"encoder.layers.{layer}", "attention", "source", "source", config)
+        yield from _feed_forward_block(f"encoder.layers.{layer}", "source", config)
+    yield from _process("encoder.final", config.final_process, "source")
     # Zero at padding tokens by definition, so there the padding is judged as well.
     yield Activation(OUTPUT, ("batch", "position", "hidden"))
+    if config.kind == "encoder_decoder":
+        yield from _embeddings("target_embeddings", "target", config)
+        for layer in range(config.decoder_layers):
+            yield from _decoder_layer(f"decoder.layers.{layer}", config)
+        yield from _process("decoder.final", config.final_process, "target")
+        yield Activation(DECODED, ("batch", "position", "hidden"))
     yield from _heads(config)
 
 
-def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Activation]:
-    yield from _process(f"{path}.pre_attention", config.pre_process)
-    for name, token in (("query", "target"), ("key", "source"), ("value", "source")):
-        yield Activation(f"{path}.attention.{name}", ("batch", "head", token, "value" if name == "value" else "key"))
-    yield Activation(f"{path}.attention.scores", ("batch", "head", "target", "source"))
+def _embeddings(path: str, tokens: str, config: ModelConfig) -> Iterator[Activation]:
+    yield Activation(f"{path}.sum", ("batch", tokens, "hidden"))
+    yield from _process(f"{path}.process", config.embedding_process, tokens)
+
+
+def _decoder_layer(path: str, config: ModelConfig) -> Iterator[Activation]:
+    yield from _attention_block(path, "self_attention", "target", "target", config)
+    yield from _attention_block(path, "cross_attention", "target", "source", config)
+    yield from _feed_forward_block(path, "target", config)
+
+
+def _attention_block(path: str, name: str, queries: str, keys: str, config: ModelConfig) -> Iterator[Activation]:
+    yield from _process(f"{path}.pre_{name}", config.pre_process, queries)
+    if name == "cross_attention" and config.normalize_memory:
+        yield from _process(f"{path}.memory", config.pre_process, keys)
+    yield Activation(f"{path}.{name}.query", ("batch", "head", queries, "key"))
+    yield Activation(f"{path}.{name}.key", ("batch", "head", keys, "key"))
+    yield Activation(f"{path}.{name}.value", ("batch", "head", keys, "value"))
+    yield Activation(f"{path}.{name}.scores", ("batch", "head", queries, keys))
     # The weight of a padding token is defined too: no source is exempt from being judged.
-    yield Activation(f"{path}.attention.weights", ("batch", "head", "target", "position"))
-    yield Activation(f"{path}.attention.context", ("batch", "target", "heads*value"))
-    yield Activation(f"{path}.attention.output", _HIDDEN)
-    yield from _process(f"{path}.post_attention", config.post_process)
-    yield from _process(f"{path}.pre_feed_forward", config.pre_process)
+    yield Activation(f"{path}.{name}.weights", ("batch", "head", queries, "position"))
+    yield Activation(f"{path}.{name}.context", ("batch", queries, "heads*value"))
+    yield Activation(f"{path}.{name}.output", ("batch", queries, "hidden"))
+    yield from _process(f"{path}.post_{name}", config.post_process, queries)
+
+
+def _feed_forward_block(path: str, tokens: str, config: ModelConfig) -> Iterator[Activation]:
+    yield from _process(f"{path}.pre_feed_forward", config.pre_process, tokens)
     for name in ("inner", "activation"):
-        yield Activation(f"{path}.feed_forward.{name}", ("batch", "target", "feed_forward"))
-    yield Activation(f"{path}.feed_forward.output", _HIDDEN)
-    yield from _process(f"{path}.post_feed_forward", config.post_process)
+        yield Activation(f"{path}.feed_forward.{name}", ("batch", tokens, "feed_forward"))
+    yield Activation(f"{path}.feed_forward.output", ("batch", tokens, "hidden"))
+    yield from _process(f"{path}.post_feed_forward", config.post_process, tokens)
 
 
 def _heads(config: ModelConfig) -> Iterator[Activation]:
+    for head in DECODER_HEADS:
+        if head in config.heads_on_top:
+            # Zero at padding tokens, like the output.
+            yield Activation(f"heads.{head}", ("batch", "position", "target_vocabulary"))
     if "pooler" in config.heads_on_top:
         yield Activation("heads.pooler", ("batch", "hidden"))
     if "masked_lm" in config.heads_on_top:
         for name in ("transform", "activation", "norm"):
-            yield Activation(f"heads.masked_lm.{name}", _HIDDEN)
-        # Zero at padding tokens, like the output.
+            yield Activation(f"heads.masked_lm.{name}", ("batch", "source", "hidden"))
         yield Activation("heads.masked_lm", ("batch", "position", "vocabulary"))
     if "next_sentence" in config.heads_on_top:
         yield Activation("heads.next_sentence", ("batch", "relation"))
 
 
-def _process(path: str, commands: str) -> Iterator[Activation]:
+def _process(path: str, commands: str, tokens: str) -> Iterator[Activation]:
     for command in commands:
         if command == "a":
-            yield Activation(f"{path}.residual", _HIDDEN)
+            yield Activation(f"{path}.residual", ("batch", tokens, "hidden"))
         elif command == "n":
-            yield Activation(f"{path}.norm", _HIDDEN)
+            yield Activation(f"{path}.norm", ("batch", tokens, "hidden"))

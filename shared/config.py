@@ -14,14 +14,24 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from .errors import ConfigError
 
-Kind = Literal["encoder"]
+Kind = Literal["encoder", "encoder_decoder"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
 Masking = Literal["exclude", "fill", "add"]
-Positions = Literal["none", "learned", "sinusoidal"]
-Norm = Literal["layer_norm"]
-Head = Literal["pooler", "masked_lm", "next_sentence"]
+Positions = Literal["none", "learned", "sinusoidal", "sinusoidal_per_dimension"]
+Norm = Literal["layer_norm", "scalar_layer_norm"]
+AttentionOutputActivation = Literal["none", "relu"]
+Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sentence"]
 
-_DROPOUT_RATES = ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout")
+DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
+
+_DROPOUT_RATES = (
+    "embedding_dropout",
+    "residual_dropout",
+    "attention_dropout",
+    "attention_output_dropout",
+    "feed_forward_dropout",
+    "feed_forward_output_dropout",
+)
 PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
 
 
@@ -31,13 +41,19 @@ class ModelConfig:
 
     Sizes
         ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (free: they
-        need not be D / H), ``feed_forward_size`` F.
+        need not be D / H), ``feed_forward_size`` F. ``decoder_layers`` are those of an ``encoder_decoder``.
 
     Inputs
         ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
         the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
         BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table has
         ``position_offset`` unused rows in front. ``pad_id`` fills up short rows of a batch; None: no id is padding.
+        ``embedding_scale`` multiplies token embeddings by the root of D.
+
+    Targets
+        What the decoder reads: ``target_vocabulary``, ``target_max_length``; a sentence begins with ``start_id`` and
+        ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
+        output of the encoder goes through the norm before the cross-attention, as the query does.
 
     Processes
         Strings over ``a`` (add the residual), ``n`` (normalise), ``d`` (drop out), run from left to right around
@@ -45,14 +61,16 @@ class ModelConfig:
         embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan".
 
     Arithmetic
-        ``norm_eps`` is added to the variance. ``activation`` "gelu" is the exact one, by the error function.
+        ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the deviation. ``activation``
+        "gelu" is the exact one, by the error function. ``attention_output_activation`` follows the attention.
         ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
         0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
         to the least finite number of the format that the softmax runs in, float32 or float64.
 
     Heads
-        ``heads_on_top`` are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
-        ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own.
+        ``heads_on_top`` of an encoder are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
+        ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own. An
+        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
 
     Raises:
         ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
@@ -67,11 +85,19 @@ class ModelConfig:
     feed_forward_size: int
     source_vocabulary: int
     source_max_length: int
+    decoder_layers: int = 0
+    target_vocabulary: int = 0
+    target_max_length: int = 0
     segments: int = 0
     tasks: int = 0
     positions: Positions
     position_offset: int = 0
+    embedding_scale: bool = False
+    shared_embeddings: bool = False
+    normalize_memory: bool = False
     pad_id: int | None = None
+    start_id: int | None = None
+    end_id: int | None = None
     embedding_process: str = ""
     pre_process: str
     post_process: str
@@ -79,6 +105,7 @@ class ModelConfig:
     norm: Norm = "layer_norm"
     norm_eps: float
     activation: Activation
+    attention_output_activation: AttentionOutputActivation = "none"
     projection_bias: bool = True
     output_bias: bool = True
     masking: Masking
@@ -86,7 +113,9 @@ class ModelConfig:
     embedding_dropout: float = 0.0
     residual_dropout: float = 0.0
     attention_dropout: float = 0.0
+    attention_output_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
+    feed_forward_output_dropout: float = 0.0
     heads_on_top: tuple[Head, ...] = ()
     tied_embeddings: bool = False
 
@@ -97,6 +126,7 @@ class ModelConfig:
         _check_inputs(self)
         _check_arithmetic(self)
         _check_heads(self)
+        _check_decoder(self)
         for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
             if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -176,7 +206,8 @@ def _check_sizes(config: ModelConfig) -> None:
     for name in sizes:
         if getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "a size of at least 1")
-    for name in ("source_vocabulary", "segments", "tasks", "position_offset"):
+    names = ("source_vocabulary", "segments", "tasks", "position_offset", "decoder_layers", "target_vocabulary")
+    for name in (*names, "target_max_length"):
         if getattr(config, name) < 0:
             raise _refuse(name, getattr(config, name), "0 or more")
 
@@ -203,6 +234,8 @@ def _check_inputs(config: ModelConfig) -> None:
 
 
 def _check_arithmetic(config: ModelConfig) -> None:
+    if config.norm == "scalar_layer_norm" and config.hidden_size < 2:
+        raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by one less")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
     for name in _DROPOUT_RATES:
@@ -223,3 +256,33 @@ def _check_heads(config: ModelConfig) -> None:
         raise _refuse("heads_on_top", named, "pooler beside next_sentence, which reads it")
     if config.tied_embeddings and "masked_lm" not in named:
         raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and there is none")
+
+
+def _check_decoder(config: ModelConfig) -> None:
+    sizes = ("decoder_layers", "target_vocabulary", "target_max_length")
+    if config.kind == "encoder":
+        absent = {**dict.fromkeys(sizes, 0), "shared_embeddings": False, "normalize_memory": False}
+        for name, nothing in {**absent, "start_id": None, "end_id": None}.items():
+            if getattr(config, name) != nothing:
+                raise _refuse(name, getattr(config, name), f"{nothing!r}: kind encoder has no decoder")
+        if set(config.heads_on_top) & set(DECODER_HEADS):
+            raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")
+        return
+    for name in (*sizes, "source_vocabulary"):
+        if getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "at least 1: kind encoder_decoder reads and writes tokens")
+    for name in ("segments", "tasks"):
+        if getattr(config, name):
+            raise _refuse(name, getattr(config, name), "0: kind encoder_decoder has none")
+    if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
+        raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
+    if config.normalize_memory and "n" not in config.pre_process:
+        raise _refuse("normalize_memory", True, "false: the norm is that of pre_process, which has none")
+    if config.shared_embeddings and config.target_max_length != config.source_max_length:
+        raise _refuse("target_max_length", config.target_max_length, "the source_max_length: they share their table")
+    if config.shared_embeddings and config.target_vocabulary != config.source_vocabulary:
+        raise _refuse("target_vocabulary", config.target_vocabulary, "the source_vocabulary: they share their table")
+    for name in ("pad_id", "start_id", "end_id"):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < config.target_vocabulary:
+            raise _refuse(name, value, f"null, or an id below target_vocabulary {config.target_vocabulary}")

@@ -5,7 +5,7 @@ the third. So ``batch`` refuses it here, in the same words for all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,26 @@ class Batch:
     """Inputs that fit a model.
 
     ``source``: token ids (B, S), int32; or, for a model without embeddings, vectors (B, S, D), float32 or float64.
-    ``valid``: bool (B, S), True for real tokens. ``segment_ids``, ``task_ids``: int32 (B, S).
+    ``valid``: bool (B, S), True for real tokens. ``segment_ids``, ``task_ids``: int32 (B, S). ``target``, int32, and
+    ``target_valid``, bool: (B, T), what a decoder reads; without a decoder T is 0.
     """
 
     source: Array
     valid: Bools
     segment_ids: Int32s
     task_ids: Int32s
+    target: Int32s
+    target_valid: Bools
 
     def arrays(self) -> dict[str, Array]:
-        """The four arrays by name, to be written to a file."""
+        """The arrays by name, to be written to a file."""
         return {
             "source": self.source,
             "valid": self.valid,
             "segment_ids": self.segment_ids,
             "task_ids": self.task_ids,
+            "target": self.target,
+            "target_valid": self.target_valid,
         }
 
 
@@ -59,7 +64,41 @@ def batch(
         raise InputError(f"row {row} of valid has no real token; leave that row out")
     segments = _ids("segment_ids", segment_ids, config.segments, shape)
     tasks = _ids("task_ids", task_ids, config.tasks, shape)
-    return Batch(source, valid, segments, tasks)
+    nothing = np.zeros((shape[0], 0))
+    return Batch(source, valid, segments, tasks, nothing.astype(np.int32), nothing.astype(np.bool_))
+
+
+def pair(
+    config: ModelConfig, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
+) -> Batch:
+    """Check the inputs of ``forward``; which tokens are real shows by the pad id, if it is not said.
+
+    Raises:
+        InputError: see ``batch``; also the model has no decoder.
+    """
+    if config.kind != "encoder_decoder":
+        raise InputError("this model has no decoder, so there is no forward; use encode and heads")
+    given = batch(config, source_ids, _real(config, _array("source_ids", source_ids), source_valid))
+    ids = _array("target_ids", target_ids)
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(given.source) or not ids.size:
+        raise InputError(f"target_ids is {_describe(ids)}; expected integers ({len(given.source)}, T)")
+    if ids.shape[1] > config.target_max_length:
+        raise InputError(
+            f"the target length {ids.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
+        )
+    target = _in_range("target_ids", ids, config.target_vocabulary)
+    target_valid = _array("target_valid", _real(config, target, target_valid))
+    if target_valid.dtype != np.bool_ or target_valid.shape != target.shape:
+        raise InputError(
+            f"target_valid is {_describe(target_valid)}; expected bool {target.shape}, True for real tokens"
+        )
+    return replace(given, target=target, target_valid=target_valid)
+
+
+def _real(config: ModelConfig, ids: Array, valid: Any) -> Any:
+    if valid is not None:
+        return valid
+    return np.ones(ids.shape, np.bool_) if config.pad_id is None else ids != config.pad_id
 
 
 def read_batch(config: ModelConfig, path: Path) -> Batch:
@@ -93,6 +132,8 @@ def check_batch(config: ModelConfig, given: Batch) -> Batch:
     """
     segment_ids = given.segment_ids if config.segments or given.segment_ids.any() else None
     task_ids = given.task_ids if config.tasks or given.task_ids.any() else None
+    if config.kind == "encoder_decoder":
+        return pair(config, given.source, given.target, given.valid, given.target_valid)
     return batch(config, given.source, given.valid, segment_ids, task_ids)
 
 
@@ -128,7 +169,19 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
         ids[~valid] = config.pad_id
     segments = generator.integers(0, config.segments, shape) if config.segments else None
     tasks = generator.integers(0, config.tasks, shape) if config.tasks else None
+    if config.kind == "encoder_decoder":
+        return _with_random_targets(config, ids, valid, generator)
     return batch(config, ids, valid, segments, tasks)
+
+
+def _with_random_targets(config: ModelConfig, ids: Array, valid: Bools, generator: np.random.Generator) -> Batch:
+    """Targets of other lengths than their sources: those of the next row, and one token more if there is room."""
+    lengths = np.minimum(np.roll(valid.sum(axis=1), 1) + 1, config.target_max_length)
+    target = generator.integers(0, config.target_vocabulary, (len(ids), int(lengths.max())))
+    target_valid = np.arange(target.shape[1]) < lengths[:, None]
+    if config.pad_id is not None:
+        target[~target_valid] = config.pad_id
+    return pair(config, ids, target, valid, target_valid)
 
 
 def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:

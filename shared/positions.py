@@ -21,3 +21,19 @@ def sinusoidal(length: int, hidden_size: int) -> Float64s:
     table[:, 1::2] = np.cos(angle[:, : hidden_size // 2])
     table.setflags(write=False)
     return table
+
+
+@cache
+def sinusoidal_per_dimension(length: int, hidden_size: int) -> Float64s:
+    """Sine in the even, cosine in the odd dimensions, (length, D), each with an angle of its own; article 000.
+
+    Dimension i has the angle ``position / 10000^(i / D)``. The table is read-only.
+    """
+    dimension = np.arange(hidden_size, dtype=np.float64)
+    angle = np.arange(length, dtype=np.float64)[:, None] / 10000.0 ** (dimension / hidden_size)
+    table = np.where(dimension % 2 == 0, np.sin(angle), np.cos(angle))
+    table.setflags(write=False)
+    return table
+
+
+TABLES = {"sinusoidal": sinusoidal, "sinusoidal_per_dimension": sinusoidal_per_dimension}

@@ -38,6 +38,17 @@ class Model(Protocol):
         """
         ...
 
+    def forward(self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None) -> Array:
+        """The scores of an encoder-decoder for the token after each target token, (B, T, target vocabulary).
+
+        Logits or log-probabilities, as the configuration has it; zero at padding tokens. ``source_ids`` (B, S) and
+        ``target_ids`` (B, T): integers. ``source_valid``, ``target_valid``: bool; None: all but the pad id is real.
+
+        Raises:
+            InputError: an input does not fit the model, or it has no decoder.
+        """
+        ...
+
     def masks(self, valid: Bools) -> dict[str, Bools]:
         """The masks that the framework builds from ``valid`` (B, S), as in ``shared/masks.py``."""
         ...

@@ -61,6 +61,72 @@ _ERNIE_BASE = replace(_BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="
 
 _MINILM = replace(_BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536)
 
+# Article 000: a toy translation. Pre-norm, and no norm at the end; one norm serves query, key and value. The text says
+# five encoder layers and builds three; its sizes are hard-coded, so that only a length of 50 works; here any up to it.
+_TRANSLATION = ModelConfig(
+    kind="encoder_decoder",
+    hidden_size=32,
+    layers=3,
+    decoder_layers=3,
+    heads=4,
+    key_size=8,
+    value_size=8,
+    feed_forward_size=64,
+    source_vocabulary=39,
+    source_max_length=50,
+    target_vocabulary=39,
+    target_max_length=50,
+    positions="sinusoidal_per_dimension",
+    normalize_memory=True,
+    pad_id=2,
+    start_id=0,
+    end_id=1,
+    pre_process="n",
+    post_process="a",
+    final_process="",
+    norm_eps=1e-5,
+    activation="relu",
+    masking="exclude",
+    attention_output_dropout=0.1,
+    feed_forward_output_dropout=0.1,
+    heads_on_top=("logits",),
+)
+
+# Article 003: "Attention is all you need" step by step, at the sizes of the paper. Its masks are never assigned; here
+# they are. One norm after the stacks, which the article leaves out.
+_ANNOTATED = replace(
+    _TRANSLATION,
+    hidden_size=512,
+    layers=6,
+    decoder_layers=6,
+    heads=8,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=2048,
+    source_vocabulary=10000,
+    target_vocabulary=10000,
+    positions="sinusoidal",
+    embedding_scale=True,
+    normalize_memory=False,
+    pad_id=None,
+    start_id=None,
+    end_id=None,
+    embedding_process="d",
+    post_process="da",
+    final_process="n",
+    norm="scalar_layer_norm",
+    norm_eps=1e-6,
+    masking="fill",
+    masking_value=-1e9,
+    embedding_dropout=0.1,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    attention_output_dropout=0.0,
+    feed_forward_dropout=0.1,
+    feed_forward_output_dropout=0.0,
+    heads_on_top=("log_probabilities",),
+)
+
 # Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
 _TINY_SIZES = {
     "hidden_size": 24,
@@ -73,10 +139,24 @@ _TINY_SIZES = {
 _TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
 
 _RECIPES: dict[str, ModelConfig] = {
+    "translation": _TRANSLATION,
+    "annotated": _ANNOTATED,
     "dygraph": _DYGRAPH,
     "bert-base": _BERT_BASE,
     "ernie-base": _ERNIE_BASE,
     "minilm": _MINILM,
+    "translation-tiny": replace(
+        _TRANSLATION, **_TINY_SIZES, decoder_layers=2, source_max_length=19, target_max_length=23, target_vocabulary=41
+    ),
+    "annotated-tiny": replace(
+        _ANNOTATED,
+        **_TINY_SIZES,
+        decoder_layers=2,
+        source_vocabulary=101,
+        source_max_length=19,
+        target_vocabulary=41,
+        target_max_length=23,
+    ),
     "dygraph-tiny": replace(_DYGRAPH, **_TINY_SIZES, source_max_length=37),
     "bert-base-tiny": replace(_BERT_BASE, **_TINY_SIZES, **_TINY_INPUTS),
     "ernie-base-tiny": replace(_ERNIE_BASE, **_TINY_SIZES, **_TINY_INPUTS),

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from .arrays import Array
-from .config import ModelConfig
+from .config import DECODER_HEADS, ModelConfig
 from .dtypes import FLOATS
 from .errors import CheckpointError
 
@@ -78,31 +78,52 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
 
 def _model(config: ModelConfig) -> Iterator[Parameter]:
     if config.source_vocabulary:
-        yield from _embeddings(config)
+        yield from _embeddings("embeddings", config.source_vocabulary, config.source_max_length, config)
     for layer in range(config.layers):
         yield from _encoder_layer(f"encoder.layers.{layer}", config)
     yield from _process("encoder.final", config.final_process, config)
+    if config.kind == "encoder_decoder":
+        if not config.shared_embeddings:
+            sizes = config.target_vocabulary, config.target_max_length
+            yield from _embeddings("target_embeddings", *sizes, config)
+        for layer in range(config.decoder_layers):
+            yield from _decoder_layer(f"decoder.layers.{layer}", config)
+        yield from _process("decoder.final", config.final_process, config)
     yield from _heads(config)
 
 
-def _embeddings(config: ModelConfig) -> Iterator[Parameter]:
-    tables = {"token": ("vocabulary", config.source_vocabulary)}
+def _embeddings(path: str, vocabulary: int, max_length: int, config: ModelConfig) -> Iterator[Parameter]:
+    tables = {"token": ("vocabulary", vocabulary)}
     if config.positions == "learned":
-        tables["position"] = ("position", config.position_offset + config.source_max_length)
+        tables["position"] = ("position", config.position_offset + max_length)
     if config.segments:
         tables["segment"] = ("segment", config.segments)
     if config.tasks:
         tables["task"] = ("task", config.tasks)
     for name, axis in tables.items():
-        yield _table(f"embeddings.{name}.weight", axis, config)
-    yield from _process("embeddings.process", config.embedding_process, config)
+        yield _table(f"{path}.{name}.weight", axis, config)
+    yield from _process(f"{path}.process", config.embedding_process, config)
 
 
 def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _attention_block(path, "attention", config)
+    yield from _feed_forward_block(path, config)
+
+
+def _decoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _attention_block(path, "self_attention", config)
+    yield from _attention_block(path, "cross_attention", config)
+    yield from _feed_forward_block(path, config)
+
+
+def _attention_block(path: str, name: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _process(f"{path}.pre_{name}", config.pre_process, config)
+    yield from _attention(f"{path}.{name}", config)
+    yield from _process(f"{path}.post_{name}", config.post_process, config)
+
+
+def _feed_forward_block(path: str, config: ModelConfig) -> Iterator[Parameter]:
     hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
-    yield from _process(f"{path}.pre_attention", config.pre_process, config)
-    yield from _attention(f"{path}.attention", config)
-    yield from _process(f"{path}.post_attention", config.post_process, config)
     yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
     yield from _linear(f"{path}.feed_forward.inner", hidden, inner, bias=True)
     yield from _linear(f"{path}.feed_forward.output", inner, hidden, bias=True)
@@ -123,6 +144,9 @@ def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
 
 def _heads(config: ModelConfig) -> Iterator[Parameter]:
     hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
+    for head in DECODER_HEADS:
+        if head in config.heads_on_top:
+            yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary), bias=True)
     if "pooler" in config.heads_on_top:
         yield from _linear("heads.pooler", hidden, hidden, bias=True)
     if "masked_lm" in config.heads_on_top:
@@ -147,8 +171,10 @@ def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Paramete
 
 
 def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:
-    yield Parameter(f"{path}.scale", (config.hidden_size,), ("hidden",), "scale")
-    yield Parameter(f"{path}.bias", (config.hidden_size,), ("hidden",), "bias")
+    # Article 003 learns one scale and one bias, not one for each dimension.
+    shape, axes = ((config.hidden_size,), ("hidden",)) if config.norm == "layer_norm" else ((1,), ("scalar",))
+    yield Parameter(f"{path}.scale", shape, axes, "scale")
+    yield Parameter(f"{path}.bias", shape, axes, "bias")
 
 
 def _table(name: str, axis: tuple[str, int], config: ModelConfig) -> Parameter:

@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, S source length, H heads, K key size, V value size, D hidden size.
 """
 
+import jax
 from flax import nnx
 from jax import Array
 from jax import numpy as jnp
@@ -27,6 +28,7 @@ class MultiHeadAttention(nnx.Module):
         self.value = nnx.Linear(config.hidden_size, values, use_bias=config.projection_bias, rngs=rngs)
         self.output = nnx.Linear(values, config.hidden_size, use_bias=config.output_bias, rngs=rngs)
         self.dropout = nnx.Dropout(config.attention_dropout, rngs=rngs)
+        self.output_dropout = nnx.Dropout(config.attention_output_dropout, rngs=rngs)
 
     def __call__(self, query: Array, key: Array, value: Array, allowed: Array, probe: Probe | None = None) -> Array:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
@@ -37,7 +39,10 @@ class MultiHeadAttention(nnx.Module):
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = jnp.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))
-        return observe(probe, "output", self.output(context))
+        output = self.output(context)
+        if self.config.attention_output_activation == "relu":
+            output = jax.nn.relu(output)
+        return self.output_dropout(observe(probe, "output", output))
 
     def split_heads(self, x: Array, size: int) -> Array:
         """(B, S, H * size) -> (B, H, S, size)."""

@@ -16,28 +16,34 @@ from .process import PrePostProcess
 class Embeddings(nnx.Module):
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
-    Returns (B, S, D). Segments are BERT's (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal
-    positions those of "Attention is all you need", section 3.5.
+    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target. Segments are BERT's
+    (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal positions and the scale those of "Attention is
+    all you need", sections 3.4 and 3.5, but for the ones with an angle for each dimension, which article 000 has.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, vocabulary: int, max_length: int, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.max_length = max_length
         self.config = config
-        self.token = nnx.Embed(config.source_vocabulary, config.hidden_size, rngs=rngs)
+        self.token = nnx.Embed(vocabulary, config.hidden_size, rngs=rngs)
         if config.positions == "learned":
-            self.position = nnx.Embed(config.position_offset + config.source_max_length, config.hidden_size, rngs=rngs)
+            self.position = nnx.Embed(config.position_offset + max_length, config.hidden_size, rngs=rngs)
         if config.segments:
             self.segment = nnx.Embed(config.segments, config.hidden_size, rngs=rngs)
         if config.tasks:
             self.task = nnx.Embed(config.tasks, config.hidden_size, rngs=rngs)
         self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config, rngs=rngs)
 
-    def __call__(self, token_ids: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None) -> Array:
+    def __call__(
+        self, token_ids: Array, segment_ids: Array | None, task_ids: Array | None, probe: Probe | None = None
+    ) -> Array:
         length = token_ids.shape[1]
         x = self.token(token_ids)
+        if self.config.embedding_scale:
+            x = x * self.config.hidden_size**0.5
         if self.config.positions == "learned":
             x = x + self.position(jnp.arange(length) + self.config.position_offset)
-        elif self.config.positions == "sinusoidal":
-            table = positions.sinusoidal(self.config.source_max_length, self.config.hidden_size)[:length]
+        elif self.config.positions != "none":
+            table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)[:length]
             x = x + jnp.asarray(table, x.dtype)
         if self.config.segments:
             x = x + self.segment(segment_ids)

@@ -28,8 +28,10 @@ class FeedForward(nnx.Module):
         self.output = nnx.Linear(config.feed_forward_size, config.hidden_size, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nnx.Dropout(config.feed_forward_dropout, rngs=rngs)
+        self.output_dropout = nnx.Dropout(config.feed_forward_output_dropout, rngs=rngs)
 
     def __call__(self, x: Array, probe: Probe | None = None) -> Array:
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
-        return observe(probe, "output", self.output(self.dropout(x)))
+        x = observe(probe, "output", self.output(self.dropout(x)))
+        return self.output_dropout(x)

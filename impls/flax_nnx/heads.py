@@ -1,8 +1,9 @@
-"""What stands on top of the encoder.
+"""What stands on top of the encoder, or of the decoder.
 
-Shapes: B batch, S length, D hidden size, V vocabulary.
+Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 """
 
+import jax
 from flax import nnx
 from jax import Array
 from jax import numpy as jnp
@@ -10,7 +11,7 @@ from jax import numpy as jnp
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .feed_forward import ACTIVATIONS
-from .norms import LayerNorm
+from .norms import NORMS
 
 
 class MaskedLM(nnx.Module):
@@ -23,7 +24,7 @@ class MaskedLM(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.transform = nnx.Linear(config.hidden_size, config.hidden_size, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = LayerNorm(config, rngs=rngs)
+        self.norm = NORMS[config.norm](config, rngs=rngs)
         if not config.tied_embeddings:
             self.decoder = nnx.Embed(config.source_vocabulary, config.hidden_size, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(config.source_vocabulary))
@@ -40,11 +41,17 @@ class MaskedLM(nnx.Module):
 class Heads(nnx.Module):
     """The heads that the configuration names, by name. x: (B, S, D), the output of the encoder; valid: bool (B, S).
 
-    "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``; tokens as there.
-    "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et al. 2018).
+    On an encoder, "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``;
+    tokens as there. "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et
+    al. 2018). On a decoder, x: (B, T, D) and valid: (B, T), "logits": how well each token of the target vocabulary fits
+    as the next one, (B, T, V), zero at padding tokens; or "log_probabilities", their log-softmax.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        if "logits" in config.heads_on_top:
+            self.logits = nnx.Linear(config.hidden_size, config.target_vocabulary, rngs=rngs)
+        if "log_probabilities" in config.heads_on_top:
+            self.log_probabilities = nnx.Linear(config.hidden_size, config.target_vocabulary, rngs=rngs)
         if "pooler" in config.heads_on_top:
             self.pooler = nnx.Linear(config.hidden_size, config.hidden_size, rngs=rngs)
         if "masked_lm" in config.heads_on_top:
@@ -54,6 +61,14 @@ class Heads(nnx.Module):
 
     def __call__(self, x: Array, valid: Array, tokens: Array | None, probe: Probe | None = None) -> dict[str, Array]:
         outputs: dict[str, Array] = {}
+        if hasattr(self, "logits"):
+            scores = self.logits(x)
+            scores = jnp.where(valid[:, :, None], scores, 0.0)
+            outputs["logits"] = observe(probe, "logits", scores)
+        if hasattr(self, "log_probabilities"):
+            scores = log_softmax(self.log_probabilities(x))
+            scores = jnp.where(valid[:, :, None], scores, 0.0)
+            outputs["log_probabilities"] = observe(probe, "log_probabilities", scores)
         if hasattr(self, "pooler"):
             outputs["pooler"] = observe(probe, "pooler", jnp.tanh(self.pooler(x[:, 0])))
         if hasattr(self, "masked_lm"):
@@ -62,3 +77,8 @@ class Heads(nnx.Module):
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
+
+
+def log_softmax(x: Array) -> Array:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    return jax.nn.log_softmax(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)

@@ -43,7 +43,7 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with self._arithmetic():
-            return self._to_numpy(self.transformer.encode(*self._to_device(batch)))
+            return self._to_numpy(self.transformer.encode(*self._to_device(batch)[:4]))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -53,6 +53,16 @@ class Model:
         with self._arithmetic():
             _, heads = self.transformer(*self._to_device(batch))
             return {name: self._to_numpy(value) for name, value in heads.items()}
+
+    def forward(
+        self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
+    ) -> np.ndarray:
+        """See ``shared.protocol.Model.forward``."""
+        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        with self._arithmetic():
+            _, heads = self.transformer(*self._to_device(batch))
+            (scores,) = heads.values()
+            return self._to_numpy(scores)
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
@@ -75,9 +85,10 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def _to_device(self, batch: Batch) -> tuple[jax.Array, ...]:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
+        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
 
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype

@@ -8,7 +8,7 @@ from jax import Array
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe
-from .norms import LayerNorm
+from .norms import NORMS
 
 
 class PrePostProcess(nnx.Module):
@@ -21,7 +21,7 @@ class PrePostProcess(nnx.Module):
     def __init__(self, commands: str, dropout: float, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.commands = commands
         if "n" in commands:
-            self.norm = LayerNorm(config, rngs=rngs)
+            self.norm = NORMS[config.norm](config, rngs=rngs)
         if "d" in commands:
             self.dropout = nnx.Dropout(dropout, rngs=rngs)
 

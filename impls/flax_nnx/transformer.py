@@ -1,4 +1,4 @@
-"""The whole model: embeddings, encoder, heads.
+"""The whole model: embeddings, encoder, decoder, heads.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from . import masks
+from .decoder import Decoder
 from .embeddings import Embeddings
 from .encoder import Encoder
 from .heads import Heads
@@ -25,15 +26,31 @@ class Transformer(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         if config.source_vocabulary:
-            self.embeddings = Embeddings(config, rngs=rngs)
+            self.embeddings = Embeddings(config.source_vocabulary, config.source_max_length, config, rngs=rngs)
         self.encoder = Encoder(config, rngs=rngs)
+        if config.kind == "encoder_decoder":
+            if not config.shared_embeddings:
+                self.target_embeddings = Embeddings(
+                    config.target_vocabulary, config.target_max_length, config, rngs=rngs
+                )
+            self.decoder = Decoder(config, rngs=rngs)
         self.heads = Heads(config, rngs=rngs)
 
     def __call__(
-        self, source: Array, valid: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None
+        self,
+        source: Array,
+        valid: Array,
+        segment_ids: Array,
+        task_ids: Array,
+        target: Array,
+        target_valid: Array,
+        probe: Probe | None = None,
     ) -> tuple[Array, dict[str, Array]]:
-        """The output of the encoder, and the heads by name."""
+        """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
+        if self.config.kind == "encoder_decoder":
+            x = self.decode(target, target_valid, x, valid, probe)
+            valid = target_valid
         tokens = self.embeddings.token.embedding[...] if self.config.tied_embeddings else None
         return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
@@ -46,3 +63,13 @@ class Transformer(nnx.Module):
             x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
         x = self.encoder(x, masks.padding(valid), probe=under(probe, "encoder"))
         return observe(probe, "output", jnp.where(valid[:, :, None], x, 0.0))
+
+    def decode(
+        self, target: Array, target_valid: Array, memory: Array, valid: Array, probe: Probe | None = None
+    ) -> Array:
+        """The output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), that of the encoder."""
+        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
+        x = embeddings(target, None, None, probe=under(probe, "target_embeddings"))
+        allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
+        x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
+        return observe(probe, "decoded", jnp.where(target_valid[:, :, None], x, 0.0))

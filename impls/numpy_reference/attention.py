@@ -26,6 +26,7 @@ class MultiHeadAttention:
         self.value = nn.Linear(config.hidden_size, values, bias=config.projection_bias)
         self.output = nn.Linear(values, config.hidden_size, bias=config.output_bias)
         self.dropout = nn.Dropout(config.attention_dropout)
+        self.output_dropout = nn.Dropout(config.attention_output_dropout)
 
     def __call__(
         self, query: ndarray, key: ndarray, value: ndarray, allowed: ndarray, probe: Probe | None = None
@@ -38,7 +39,10 @@ class MultiHeadAttention:
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = nn.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))
-        return observe(probe, "output", self.output(context))
+        output = self.output(context)
+        if self.config.attention_output_activation == "relu":
+            output = nn.relu(output)
+        return self.output_dropout(observe(probe, "output", output))
 
     def split_heads(self, x: ndarray, size: int) -> ndarray:
         """(B, S, H * size) -> (B, H, S, size)."""

@@ -27,8 +27,10 @@ class FeedForward:
         self.output = nn.Linear(config.feed_forward_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.feed_forward_dropout)
+        self.output_dropout = nn.Dropout(config.feed_forward_output_dropout)
 
     def __call__(self, x: ndarray, probe: Probe | None = None) -> ndarray:
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
-        return observe(probe, "output", self.output(self.dropout(x)))
+        x = observe(probe, "output", self.output(self.dropout(x)))
+        return self.output_dropout(x)

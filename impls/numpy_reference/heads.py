@@ -1,6 +1,6 @@
-"""What stands on top of the encoder.
+"""What stands on top of the encoder, or of the decoder.
 
-Shapes: B batch, S length, D hidden size, V vocabulary.
+Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .. import numpy_nn as nn
 from .feed_forward import ACTIVATIONS
-from .norms import LayerNorm
+from .norms import NORMS
 
 
 class MaskedLM:
@@ -23,7 +23,7 @@ class MaskedLM:
     def __init__(self, config: ModelConfig) -> None:
         self.transform = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = LayerNorm(config)
+        self.norm = NORMS[config.norm](config)
         if not config.tied_embeddings:
             self.decoder = nn.Embedding(config.source_vocabulary, config.hidden_size)
         self.bias = np.zeros(config.source_vocabulary)
@@ -40,11 +40,17 @@ class MaskedLM:
 class Heads:
     """The heads that the configuration names, by name. x: (B, S, D), the output of the encoder; valid: bool (B, S).
 
-    "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``; tokens as there.
-    "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et al. 2018).
+    On an encoder, "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``;
+    tokens as there. "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et
+    al. 2018). On a decoder, x: (B, T, D) and valid: (B, T), "logits": how well each token of the target vocabulary fits
+    as the next one, (B, T, V), zero at padding tokens; or "log_probabilities", their log-softmax.
     """
 
     def __init__(self, config: ModelConfig) -> None:
+        if "logits" in config.heads_on_top:
+            self.logits = nn.Linear(config.hidden_size, config.target_vocabulary)
+        if "log_probabilities" in config.heads_on_top:
+            self.log_probabilities = nn.Linear(config.hidden_size, config.target_vocabulary)
         if "pooler" in config.heads_on_top:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         if "masked_lm" in config.heads_on_top:
@@ -56,6 +62,14 @@ class Heads:
         self, x: ndarray, valid: ndarray, tokens: ndarray | None, probe: Probe | None = None
     ) -> dict[str, ndarray]:
         outputs: dict[str, ndarray] = {}
+        if hasattr(self, "logits"):
+            scores = self.logits(x)
+            scores = np.where(valid[:, :, None], scores, 0.0)
+            outputs["logits"] = observe(probe, "logits", scores)
+        if hasattr(self, "log_probabilities"):
+            scores = log_softmax(self.log_probabilities(x))
+            scores = np.where(valid[:, :, None], scores, 0.0)
+            outputs["log_probabilities"] = observe(probe, "log_probabilities", scores)
         if hasattr(self, "pooler"):
             outputs["pooler"] = observe(probe, "pooler", nn.tanh(self.pooler(x[:, 0])))
         if hasattr(self, "masked_lm"):
@@ -64,3 +78,8 @@ class Heads:
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
+
+
+def log_softmax(x: ndarray) -> ndarray:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    return nn.log_softmax(x)

@@ -33,7 +33,7 @@ class Model:
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
-        return self.transformer.encode(*self._to_device(batch))
+        return self.transformer.encode(*self._to_device(batch)[:4])
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -42,6 +42,15 @@ class Model:
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         _, heads = self.transformer(*self._to_device(batch))
         return heads
+
+    def forward(
+        self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
+    ) -> np.ndarray:
+        """See ``shared.protocol.Model.forward``."""
+        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        _, heads = self.transformer(*self._to_device(batch))
+        (scores,) = heads.values()
+        return scores
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
@@ -59,9 +68,10 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _to_device(self, batch: Batch) -> tuple[np.ndarray, ...]:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
+        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
 
     def _tensor(self, array: np.ndarray) -> np.ndarray:
         return array.astype(self.dtype) if np.issubdtype(array.dtype, np.floating) else array

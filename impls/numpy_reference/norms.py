@@ -25,3 +25,23 @@ class LayerNorm:
         centred = x - nn.mean(x)
         variance = nn.mean(centred * centred)
         return centred / np.sqrt(variance + self.eps) * self.scale + self.bias
+
+
+class ScalarLayerNorm:
+    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+
+    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.eps = config.norm_eps
+        self.scale = np.ones(1)
+        self.bias = np.zeros(1)
+
+    def __call__(self, x: ndarray) -> ndarray:
+        centred = x - nn.mean(x)
+        deviation = np.sqrt(nn.mean(centred * centred) * (x.shape[-1] / (x.shape[-1] - 1)))
+        return centred / (deviation + self.eps) * self.scale + self.bias
+
+
+NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

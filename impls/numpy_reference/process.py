@@ -8,7 +8,7 @@ from numpy import ndarray
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe
 from .. import numpy_nn as nn
-from .norms import LayerNorm
+from .norms import NORMS
 
 
 class PrePostProcess:
@@ -21,7 +21,7 @@ class PrePostProcess:
     def __init__(self, commands: str, dropout: float, config: ModelConfig) -> None:
         self.commands = commands
         if "n" in commands:
-            self.norm = LayerNorm(config)
+            self.norm = NORMS[config.norm](config)
         if "d" in commands:
             self.dropout = nn.Dropout(dropout)
 

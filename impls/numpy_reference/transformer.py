@@ -1,4 +1,4 @@
-"""The whole model: embeddings, encoder, heads.
+"""The whole model: embeddings, encoder, decoder, heads.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -9,6 +9,7 @@ from numpy import ndarray
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from . import masks
+from .decoder import Decoder
 from .embeddings import Embeddings
 from .encoder import Encoder
 from .heads import Heads
@@ -24,8 +25,13 @@ class Transformer:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         if config.source_vocabulary:
-            self.embeddings = Embeddings(config)
+            self.embeddings = Embeddings(config.source_vocabulary, config.source_max_length, config)
         self.encoder = Encoder(config)
+        if config.kind == "encoder_decoder":
+            if not config.shared_embeddings:
+                vocabulary, max_length = config.target_vocabulary, config.target_max_length
+                self.target_embeddings = Embeddings(vocabulary, max_length, config)
+            self.decoder = Decoder(config)
         self.heads = Heads(config)
 
     def __call__(
@@ -34,10 +40,15 @@ class Transformer:
         valid: ndarray,
         segment_ids: ndarray,
         task_ids: ndarray,
+        target: ndarray,
+        target_valid: ndarray,
         probe: Probe | None = None,
     ) -> tuple[ndarray, dict[str, ndarray]]:
-        """The output of the encoder, and the heads by name."""
+        """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
+        if self.config.kind == "encoder_decoder":
+            x = self.decode(target, target_valid, x, valid, probe)
+            valid = target_valid
         tokens = self.embeddings.token.weight if self.config.tied_embeddings else None
         return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
@@ -55,3 +66,13 @@ class Transformer:
             x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
         x = self.encoder(x, masks.padding(valid), probe=under(probe, "encoder"))
         return observe(probe, "output", np.where(valid[:, :, None], x, 0.0))
+
+    def decode(
+        self, target: ndarray, target_valid: ndarray, memory: ndarray, valid: ndarray, probe: Probe | None = None
+    ) -> ndarray:
+        """The output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), that of the encoder."""
+        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
+        x = embeddings(target, None, None, probe=under(probe, "target_embeddings"))
+        allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
+        x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
+        return observe(probe, "decoded", np.where(target_valid[:, :, None], x, 0.0))

@@ -5,6 +5,7 @@ Shapes: B batch, T target length, S source length, H heads, K key size, V value 
 
 import paddle
 from paddle import Tensor, nn
+from paddle.nn import functional
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe
@@ -27,6 +28,7 @@ class MultiHeadAttention(nn.Layer):
         self.value = nn.Linear(config.hidden_size, values, bias_attr=None if config.projection_bias else False)
         self.output = nn.Linear(values, config.hidden_size, bias_attr=None if config.output_bias else False)
         self.dropout = nn.Dropout(config.attention_dropout, mode="upscale_in_train")
+        self.output_dropout = nn.Dropout(config.attention_output_dropout, mode="upscale_in_train")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
@@ -37,7 +39,10 @@ class MultiHeadAttention(nn.Layer):
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = paddle.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))
-        return observe(probe, "output", self.output(context))
+        output = self.output(context)
+        if self.config.attention_output_activation == "relu":
+            output = functional.relu(output)
+        return self.output_dropout(observe(probe, "output", output))
 
     def split_heads(self, x: Tensor, size: int) -> Tensor:
         """(B, S, H * size) -> (B, H, S, size)."""

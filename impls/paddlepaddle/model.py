@@ -42,7 +42,7 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with paddle.no_grad():
-            return self._to_numpy(self.transformer.encode(*self._to_device(batch)))
+            return self._to_numpy(self.transformer.encode(*self._to_device(batch)[:4]))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -52,6 +52,16 @@ class Model:
         with paddle.no_grad():
             _, heads = self.transformer(*self._to_device(batch))
             return {name: self._to_numpy(value) for name, value in heads.items()}
+
+    def forward(
+        self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
+    ) -> np.ndarray:
+        """See ``shared.protocol.Model.forward``."""
+        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        with paddle.no_grad():
+            _, heads = self.transformer(*self._to_device(batch))
+            (scores,) = heads.values()
+            return self._to_numpy(scores)
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
@@ -74,9 +84,10 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor, paddle.Tensor]:
+    def _to_device(self, batch: Batch) -> tuple[paddle.Tensor, ...]:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
+        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
 
     def _tensor(self, array: np.ndarray) -> paddle.Tensor:
         tensor = weights.np2paddle(array).to(self.device)

@@ -31,3 +31,26 @@ class LayerNorm(nn.Layer):
             normalised = centred / paddle.sqrt(variance + paddle.full([], self.eps, wide.dtype))
             return (normalised * self.scale + self.bias).astype(x.dtype)
         return functional.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)
+
+
+class ScalarLayerNorm(nn.Layer):
+    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+
+    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.scale = self.create_parameter([1], default_initializer=nn.initializer.Constant(1.0))
+        self.bias = self.create_parameter([1], default_initializer=nn.initializer.Constant(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
+        centred = wide - wide.mean(axis=-1, keepdim=True)
+        deviation = paddle.sqrt((centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1))
+        normalised = centred / (deviation + paddle.full([], self.eps, wide.dtype))
+        return (normalised * self.scale + self.bias).astype(x.dtype)
+
+
+NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

@@ -7,7 +7,7 @@ from paddle import Tensor, nn
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe
-from .norms import LayerNorm
+from .norms import NORMS
 
 
 class PrePostProcess(nn.Layer):
@@ -21,7 +21,7 @@ class PrePostProcess(nn.Layer):
         super().__init__()
         self.commands = commands
         if "n" in commands:
-            self.norm = LayerNorm(config)
+            self.norm = NORMS[config.norm](config)
         if "d" in commands:
             self.dropout = nn.Dropout(dropout, mode="upscale_in_train")
 

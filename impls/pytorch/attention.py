@@ -5,6 +5,7 @@ Shapes: B batch, T target length, S source length, H heads, K key size, V value 
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe
@@ -27,6 +28,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, values, bias=config.projection_bias)
         self.output = nn.Linear(values, config.hidden_size, bias=config.output_bias)
         self.dropout = nn.Dropout(config.attention_dropout)
+        self.output_dropout = nn.Dropout(config.attention_output_dropout)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
@@ -37,7 +39,10 @@ class MultiHeadAttention(nn.Module):
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
         context = torch.matmul(self.dropout(weights), value)
         context = observe(probe, "context", self.merge_heads(context))
-        return observe(probe, "output", self.output(context))
+        output = self.output(context)
+        if self.config.attention_output_activation == "relu":
+            output = functional.relu(output)
+        return self.output_dropout(observe(probe, "output", output))
 
     def split_heads(self, x: Tensor, size: int) -> Tensor:
         """(B, S, H * size) -> (B, H, S, size)."""

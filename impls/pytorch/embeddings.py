@@ -15,29 +15,35 @@ from .process import PrePostProcess
 class Embeddings(nn.Module):
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
-    Returns (B, S, D). Segments are BERT's (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal
-    positions those of "Attention is all you need", section 3.5.
+    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target. Segments are BERT's
+    (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal positions and the scale those of "Attention is
+    all you need", sections 3.4 and 3.5, but for the ones with an angle for each dimension, which article 000 has.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, vocabulary: int, max_length: int, config: ModelConfig) -> None:
         super().__init__()
+        self.max_length = max_length
         self.config = config
-        self.token = nn.Embedding(config.source_vocabulary, config.hidden_size)
+        self.token = nn.Embedding(vocabulary, config.hidden_size)
         if config.positions == "learned":
-            self.position = nn.Embedding(config.position_offset + config.source_max_length, config.hidden_size)
+            self.position = nn.Embedding(config.position_offset + max_length, config.hidden_size)
         if config.segments:
             self.segment = nn.Embedding(config.segments, config.hidden_size)
         if config.tasks:
             self.task = nn.Embedding(config.tasks, config.hidden_size)
         self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config)
 
-    def forward(self, token_ids: Tensor, segment_ids: Tensor, task_ids: Tensor, probe: Probe | None = None) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, segment_ids: Tensor | None, task_ids: Tensor | None, probe: Probe | None = None
+    ) -> Tensor:
         length = token_ids.shape[1]
         x = self.token(token_ids)
+        if self.config.embedding_scale:
+            x = x * self.config.hidden_size**0.5
         if self.config.positions == "learned":
             x = x + self.position(torch.arange(length, device=token_ids.device) + self.config.position_offset)
-        elif self.config.positions == "sinusoidal":
-            table = positions.sinusoidal(self.config.source_max_length, self.config.hidden_size)[:length]
+        elif self.config.positions != "none":
+            table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)[:length]
             x = x + torch.tensor(table, dtype=x.dtype, device=x.device)
         if self.config.segments:
             x = x + self.segment(segment_ids)

@@ -14,9 +14,9 @@ def padding(valid: Tensor) -> Tensor:
     return valid[:, None, None, :]
 
 
-def causal(length: int) -> Tensor:
+def causal(length: int, device: torch.device | str = "cpu") -> Tensor:
     """Each position sees itself and what came before: (1, 1, T, T)."""
-    return torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def combine(left: Tensor, right: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
-            return self._to_numpy(self.transformer.encode(*self._to_device(batch)))
+            return self._to_numpy(self.transformer.encode(*self._to_device(batch)[:4]))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -49,10 +49,20 @@ class Model:
             _, heads = self.transformer(*self._to_device(batch))
             return {name: self._to_numpy(value) for name, value in heads.items()}
 
+    def forward(
+        self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
+    ) -> np.ndarray:
+        """See ``shared.protocol.Model.forward``."""
+        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        with torch.inference_mode():
+            _, heads = self.transformer(*self._to_device(batch))
+            (scores,) = heads.values()
+            return self._to_numpy(scores)
+
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
-        padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1])
-        combined = masks.combine(padding, causal.to(self.device))
+        padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1], self.device)
+        combined = masks.combine(padding, causal)
         return {
             "padding": self._to_numpy(padding),
             "causal": self._to_numpy(causal),
@@ -70,9 +80,10 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids)
+        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
+        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = weights.np2torch(array.copy())

@@ -22,7 +22,7 @@ from ..arrays import Array, Bools
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
 from ..dtypes import representable
-from ..inputs import Batch, batch, random_batch
+from ..inputs import Batch, batch, pair, random_batch
 from ..protocol import Model, Reference
 from . import probes
 from .budgets import NOISE_RUNS, noise_in
@@ -36,6 +36,7 @@ LOCAL_CHECKS = (LOCAL, *probes.KINDS)
 CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length", "repeated_tokens")
 
 ENCODE = f"{API}.encode"
+FORWARD = f"{API}.forward"
 WEIGHTS = f"{API}.weights"  # how many tensors differ from the checkpoint's
 
 Weights = Literal["given", "perturbed"]
@@ -118,6 +119,8 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
     """
     results = dict(model.trace(inputs, replaced))
     results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
+    if inputs.target.size:
+        results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
     if not replaced:
         given = (
             inputs.source,
@@ -126,7 +129,10 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
             inputs.task_ids if checkpoint.config.tasks else None,
         )
         results[ENCODE] = model.encode(*given)
-        results.update({f"{API}.heads.{name}": value for name, value in model.heads(*given).items()})
+        if inputs.target.size:
+            results[FORWARD] = model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)
+        else:
+            results.update({f"{API}.heads.{name}": value for name, value in model.heads(*given).items()})
         weights = model.weights()
         names = weights.keys() | checkpoint.tensors.keys()
         same = [np.array_equal(weights.get(name, ()), checkpoint.tensors.get(name, ())) for name in names]
@@ -136,7 +142,10 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
 
 def expected_masks(inputs: Batch) -> dict[str, Array]:
     """The canonical masks as ``masks.<name>``."""
-    return {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
+    expected = {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
+    if inputs.target.size:
+        expected |= {f"{MASKS}.target_{name}": mask for name, mask in masks.all_masks(inputs.target_valid).items()}
+    return expected
 
 
 def real(name: str, check: Check, config: ModelConfig) -> Bools | None:
@@ -146,14 +155,14 @@ def real(name: str, check: Check, config: ModelConfig) -> Bools | None:
     """
     if check.values in probes.KINDS:
         return None
-    inputs = check.batch
+    valid = {"source": check.batch.valid, "target": check.batch.target_valid}
     selected: Bools | None = None
     axes = activations(config)[name].axes
     for axis, meaning in enumerate(axes):
-        if meaning in ("target", "source"):
+        if meaning in valid:
             shape = [1] * len(axes)
-            shape[axes.index("batch")], shape[axis] = inputs.valid.shape
-            tokens = inputs.valid.reshape(shape)
+            shape[axes.index("batch")], shape[axis] = valid[meaning].shape
+            tokens = valid[meaning].reshape(shape)
             selected = tokens if selected is None else selected & tokens
     return selected
 
@@ -168,6 +177,10 @@ def distance(value: Array, truth: Array, selected: Bools | None) -> float:
 
 def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
     one = random_batch(config, [1] * rows, generator)
+    if config.kind == "encoder_decoder":
+        sources, targets = one.source.repeat(length, axis=1), one.target[:, :1].repeat(length, axis=1)
+        real = np.ones(sources.shape, np.bool_)
+        return pair(config, sources, targets, real, real)
     return batch(config, one.source.repeat(length, axis=1))
 
 

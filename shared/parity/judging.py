@@ -10,7 +10,7 @@ from ..activations import OUTPUT
 from ..arrays import Array, Bools
 from ..config import ModelConfig
 from .budgets import budget
-from .checks import API, ENCODE, MASKS, WEIGHTS, WORKER, Check, Expectation, distance, expected_masks, real
+from .checks import API, ENCODE, FORWARD, MASKS, WEIGHTS, WORKER, Check, Expectation, distance, expected_masks, real
 from .reports import Row, worst
 from .workers import WorkerError
 
@@ -68,7 +68,7 @@ def _judge_methods(
     heads = {f"heads.{head}" for head in config.heads_on_top}
     for name, truth in expectation.truth.items():
         if name == OUTPUT or name in heads:
-            method = ENCODE if name == OUTPUT else f"{API}.{name}"
+            method = ENCODE if name == OUTPUT else FORWARD if config.kind == "encoder_decoder" else f"{API}.{name}"
             noise = expectation.noise[name]
             rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
     return rows

@@ -1,0 +1,65 @@
+"""The decoder: a stack of layers of self-attention, cross-attention and feed-forward, each between its processes.
+
+Shapes: B batch, T target length, S source length, H heads, D hidden size.
+"""
+
+from numpy import ndarray
+
+from ...shared.config import ModelConfig
+from ...shared.probe import Probe, under
+from .attention import MultiHeadAttention
+from .feed_forward import FeedForward
+from .process import PrePostProcess
+
+
+class DecoderLayer:
+    """Self-attention, cross-attention to the memory, then feed-forward. x: (B, T, D). memory: (B, S, D).
+
+    allowed: bool, broadcastable to (B, H, T, T). memory_allowed: bool, broadcastable to (B, H, T, S).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.pre_self_attention = PrePostProcess(config.pre_process, config.residual_dropout, config)
+        self.self_attention = MultiHeadAttention(config)
+        self.post_self_attention = PrePostProcess(config.post_process, config.residual_dropout, config)
+        self.pre_cross_attention = PrePostProcess(config.pre_process, config.residual_dropout, config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.post_cross_attention = PrePostProcess(config.post_process, config.residual_dropout, config)
+        self.pre_feed_forward = PrePostProcess(config.pre_process, config.residual_dropout, config)
+        self.feed_forward = FeedForward(config)
+        self.post_feed_forward = PrePostProcess(config.post_process, config.residual_dropout, config)
+
+    def __call__(
+        self, x: ndarray, allowed: ndarray, memory: ndarray, memory_allowed: ndarray, probe: Probe | None = None
+    ) -> ndarray:
+        residual = x
+        x = self.pre_self_attention(x, probe=under(probe, "pre_self_attention"))
+        x = self.self_attention(x, x, x, allowed, probe=under(probe, "self_attention"))
+        x = self.post_self_attention(x, residual, probe=under(probe, "post_self_attention"))
+        residual = x
+        x = self.pre_cross_attention(x, probe=under(probe, "pre_cross_attention"))
+        if self.config.normalize_memory:
+            # Article 000: one norm serves query, key and value.
+            memory = self.pre_cross_attention(memory, probe=under(probe, "memory"))
+        x = self.cross_attention(x, memory, memory, memory_allowed, probe=under(probe, "cross_attention"))
+        x = self.post_cross_attention(x, residual, probe=under(probe, "post_cross_attention"))
+        residual = x
+        x = self.pre_feed_forward(x, probe=under(probe, "pre_feed_forward"))
+        x = self.feed_forward(x, probe=under(probe, "feed_forward"))
+        return self.post_feed_forward(x, residual, probe=under(probe, "post_feed_forward"))
+
+
+class Decoder:
+    """The layers, then the final process. Shapes as in ``DecoderLayer``."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.layers = [DecoderLayer(config) for _ in range(config.decoder_layers)]
+        self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
+
+    def __call__(
+        self, x: ndarray, allowed: ndarray, memory: ndarray, memory_allowed: ndarray, probe: Probe | None = None
+    ) -> ndarray:
+        for i, layer in enumerate(self.layers):
+            x = layer(x, allowed, memory, memory_allowed, probe=under(probe, f"layers.{i}"))
+        return self.final(x, probe=under(probe, "final"))
