@@ -3,7 +3,6 @@
 Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 """
 
-import jax
 from flax import nnx
 from jax import Array
 from jax import numpy as jnp
@@ -11,6 +10,7 @@ from jax import numpy as jnp
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .feed_forward import ACTIVATIONS
+from .masks import log_softmax
 from .norms import NORMS
 
 
@@ -77,8 +77,3 @@ class Heads(nnx.Module):
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
-
-
-def log_softmax(x: Array) -> Array:
-    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
-    return jax.nn.log_softmax(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Masks, bool, True = may attend, and the softmax that obeys them.
+"""Masks, bool, True = may attend, the softmax that obeys them, and the one that obeys none.
 
 Shapes: B batch, T target length, S source length, H heads.
 """
@@ -45,3 +45,8 @@ def masked_softmax(scores: Array, allowed: Array, config: ModelConfig) -> Array:
     if config.masking == "exclude":
         weights = jnp.where(allowed, weights, 0.0)
     return weights.astype(dtype)
+
+
+def log_softmax(x: Array) -> Array:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    return jax.nn.log_softmax(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)

@@ -30,9 +30,8 @@ class Transformer(nnx.Module):
         self.encoder = Encoder(config, rngs=rngs)
         if config.kind == "encoder_decoder":
             if not config.shared_embeddings:
-                self.target_embeddings = Embeddings(
-                    config.target_vocabulary, config.target_max_length, config, rngs=rngs
-                )
+                vocabulary, max_length = config.target_vocabulary, config.target_max_length
+                self.target_embeddings = Embeddings(vocabulary, max_length, config, rngs=rngs)
             self.decoder = Decoder(config, rngs=rngs)
         self.heads = Heads(config, rngs=rngs)
 

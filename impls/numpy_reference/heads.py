@@ -10,6 +10,7 @@ from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .. import numpy_nn as nn
 from .feed_forward import ACTIVATIONS
+from .masks import log_softmax
 from .norms import NORMS
 
 
@@ -78,8 +79,3 @@ class Heads:
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
-
-
-def log_softmax(x: ndarray) -> ndarray:
-    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
-    return nn.log_softmax(x)

@@ -1,4 +1,4 @@
-"""Masks, bool, True = may attend, and the softmax that obeys them.
+"""Masks, bool, True = may attend, the softmax that obeys them, and the one that obeys none.
 
 Shapes: B batch, T target length, S source length, H heads.
 """
@@ -43,3 +43,8 @@ def masked_softmax(scores: ndarray, allowed: ndarray, config: ModelConfig) -> nd
     if config.masking == "exclude":
         weights = np.where(allowed, weights, 0.0)
     return weights
+
+
+def log_softmax(x: ndarray) -> ndarray:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    return nn.log_softmax(x)

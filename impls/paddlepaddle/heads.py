@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .feed_forward import ACTIVATIONS
+from .masks import log_softmax
 from .norms import NORMS
 
 
@@ -77,10 +78,3 @@ class Heads(nn.Layer):
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
-
-
-def log_softmax(x: Tensor) -> Tensor:
-    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
-    # Written out: Paddle's kernel for the CPU gives nothing below -64.
-    shifted = x - x.max(axis=-1, keepdim=True)
-    return shifted - paddle.log(paddle.exp(shifted).sum(axis=-1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Masks, bool, True = may attend, and the softmax that obeys them.
+"""Masks, bool, True = may attend, the softmax that obeys them, and the one that obeys none.
 
 Shapes: B batch, T target length, S source length, H heads.
 """
@@ -45,3 +45,10 @@ def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tens
     if config.masking == "exclude":
         weights = paddle.where(allowed, weights, paddle.zeros([], scores.dtype))
     return weights.astype(dtype)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    # Written out: Paddle's kernel for the CPU gives nothing below -64.
+    shifted = x - x.max(axis=-1, keepdim=True)
+    return shifted - paddle.log(paddle.exp(shifted).sum(axis=-1, keepdim=True))

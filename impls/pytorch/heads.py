@@ -10,6 +10,7 @@ from torch.nn import functional
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from .feed_forward import ACTIVATIONS
+from .masks import log_softmax
 from .norms import NORMS
 
 
@@ -78,8 +79,3 @@ class Heads(nn.Module):
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
         return outputs
-
-
-def log_softmax(x: Tensor) -> Tensor:
-    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
-    return functional.log_softmax(x, dim=-1)

@@ -1,4 +1,4 @@
-"""Masks, bool, True = may attend, and the softmax that obeys them.
+"""Masks, bool, True = may attend, the softmax that obeys them, and the one that obeys none.
 
 Shapes: B batch, T target length, S source length, H heads.
 """
@@ -14,7 +14,7 @@ def padding(valid: Tensor) -> Tensor:
     return valid[:, None, None, :]
 
 
-def causal(length: int, device: torch.device | str = "cpu") -> Tensor:
+def causal(length: int, device: torch.device | str) -> Tensor:
     """Each position sees itself and what came before: (1, 1, T, T)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
@@ -44,3 +44,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tens
     if config.masking == "exclude":
         weights = torch.where(allowed, weights, 0.0)
     return weights.to(dtype)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    return torch.log_softmax(x, dim=-1)
