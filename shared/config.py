@@ -24,6 +24,7 @@ Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sente
 
 DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
 
+_DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 _DROPOUT_RATES = (
     "embedding_dropout",
     "residual_dropout",
@@ -259,16 +260,10 @@ def _check_heads(config: ModelConfig) -> None:
 
 
 def _check_decoder(config: ModelConfig) -> None:
-    sizes = ("decoder_layers", "target_vocabulary", "target_max_length")
     if config.kind == "encoder":
-        absent = {**dict.fromkeys(sizes, 0), "shared_embeddings": False, "normalize_memory": False}
-        for name, nothing in {**absent, "start_id": None, "end_id": None}.items():
-            if getattr(config, name) != nothing:
-                raise _refuse(name, getattr(config, name), f"{nothing!r}: kind encoder has no decoder")
-        if set(config.heads_on_top) & set(DECODER_HEADS):
-            raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")
+        _check_no_decoder(config)
         return
-    for name in (*sizes, "source_vocabulary"):
+    for name in (*_DECODER_SIZES, "source_vocabulary"):
         if getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "at least 1: kind encoder_decoder reads and writes tokens")
     for name in ("segments", "tasks"):
@@ -278,11 +273,21 @@ def _check_decoder(config: ModelConfig) -> None:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:
         raise _refuse("normalize_memory", True, "false: the norm is that of pre_process, which has none")
-    if config.shared_embeddings and config.target_max_length != config.source_max_length:
-        raise _refuse("target_max_length", config.target_max_length, "the source_max_length: they share their table")
-    if config.shared_embeddings and config.target_vocabulary != config.source_vocabulary:
-        raise _refuse("target_vocabulary", config.target_vocabulary, "the source_vocabulary: they share their table")
+    if config.shared_embeddings:
+        for size in ("max_length", "vocabulary"):
+            if getattr(config, f"target_{size}") != getattr(config, f"source_{size}"):
+                got = getattr(config, f"target_{size}")
+                raise _refuse(f"target_{size}", got, f"the source_{size}: they share their table")
     for name in ("pad_id", "start_id", "end_id"):
         value = getattr(config, name)
         if value is not None and not 0 <= value < config.target_vocabulary:
             raise _refuse(name, value, f"null, or an id below target_vocabulary {config.target_vocabulary}")
+
+
+def _check_no_decoder(config: ModelConfig) -> None:
+    absent = {**dict.fromkeys(_DECODER_SIZES, 0), "shared_embeddings": False, "normalize_memory": False}
+    for name, nothing in {**absent, "start_id": None, "end_id": None}.items():
+        if getattr(config, name) != nothing:
+            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind encoder has no decoder")
+    if set(config.heads_on_top) & set(DECODER_HEADS):
+        raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")

@@ -68,6 +68,19 @@ def batch(
     return Batch(source, valid, segments, tasks, nothing.astype(np.int32), nothing.astype(np.bool_))
 
 
+def batch_for_heads(
+    config: ModelConfig, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
+) -> Batch:
+    """Check the inputs of ``heads`` and complete them, see ``batch``.
+
+    Raises:
+        InputError: see ``batch``; also the heads read what a decoder makes of a target, which is not given.
+    """
+    if config.kind == "encoder_decoder":
+        raise InputError("the heads of this model stand on its decoder; use forward")
+    return batch(config, token_ids, valid, segment_ids, task_ids)
+
+
 def pair(
     config: ModelConfig, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
 ) -> Batch:
@@ -104,10 +117,14 @@ def _real(config: ModelConfig, ids: Array, valid: Any) -> Any:
 def read_batch(config: ModelConfig, path: Path) -> Batch:
     """The batch in an ``.npz`` of NumPy: ``token_ids`` and, if need be, ``valid``, ``segment_ids`` and ``task_ids``.
 
+    For an encoder-decoder ``source_ids`` and ``target_ids`` and, if need be, ``source_valid`` and ``target_valid``.
+
     Raises:
         InputError: the file cannot be read, holds something else, or does not fit ``config``.
     """
-    known = ("token_ids", "valid", "segment_ids", "task_ids")
+    known, needed = ("token_ids", "valid", "segment_ids", "task_ids"), ("token_ids",)
+    if config.kind == "encoder_decoder":
+        known, needed = ("source_ids", "target_ids", "source_valid", "target_valid"), ("source_ids", "target_ids")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -119,9 +136,9 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
         raise InputError(f"cannot read {path}: it is no .npz of plain arrays; write it with numpy.savez") from error
     if unknown := sorted(set(arrays) - set(known)):
         raise InputError(f"{path} holds {', '.join(unknown)}; expected {', '.join(known)}")
-    if "token_ids" not in arrays:
-        raise InputError(f"{path} holds no token_ids; expected {', '.join(known)}")
-    return batch(config, **arrays)
+    if missing := [name for name in needed if name not in arrays]:
+        raise InputError(f"{path} holds no {', '.join(missing)}; expected {', '.join(known)}")
+    return pair(config, **arrays) if config.kind == "encoder_decoder" else batch(config, **arrays)
 
 
 def check_batch(config: ModelConfig, given: Batch) -> Batch:

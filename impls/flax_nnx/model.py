@@ -49,7 +49,7 @@ class Model:
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
-        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         with self._arithmetic():
             _, heads = self.transformer(*self._to_device(batch))
             return {name: self._to_numpy(value) for name, value in heads.items()}

@@ -39,7 +39,7 @@ class Model:
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
-        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         _, heads = self.transformer(*self._to_device(batch))
         return heads
 

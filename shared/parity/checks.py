@@ -178,9 +178,9 @@ def distance(value: Array, truth: Array, selected: Bools | None) -> float:
 def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
     one = random_batch(config, [1] * rows, generator)
     if config.kind == "encoder_decoder":
-        sources, targets = one.source.repeat(length, axis=1), one.target[:, :1].repeat(length, axis=1)
-        real = np.ones(sources.shape, np.bool_)
-        return pair(config, sources, targets, real, real)
+        sources = one.source.repeat(length, axis=1)
+        targets = one.target[:, :1].repeat(min(length, config.target_max_length), axis=1)
+        return pair(config, sources, targets, np.ones(sources.shape, np.bool_), np.ones(targets.shape, np.bool_))
     return batch(config, one.source.repeat(length, axis=1))
 
 
