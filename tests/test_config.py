@@ -12,33 +12,46 @@ from hypothesis import strategies as st
 
 from triglot.shared.config import ModelConfig
 from triglot.shared.errors import ConfigError
+from triglot.shared.positions import TABLES
 from triglot.shared.recipes import recipe, recipes
 
 BERT = recipe("bert-base-tiny")
+TRANSLATION = recipe("translation-tiny")
 EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: its input is embedded already
 
+DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
-COUNTS = ("source_vocabulary", "segments", "tasks", "position_offset")
-DROPOUTS = ("embedding_dropout", "residual_dropout", "attention_dropout", "feed_forward_dropout")
+COUNTS = ("source_vocabulary", "segments", "tasks", "position_offset", *DECODER_SIZES)
+DROPOUTS = (
+    *("embedding_dropout", "residual_dropout", "attention_dropout", "attention_output_dropout"),
+    *("feed_forward_dropout", "feed_forward_output_dropout"),
+)
 PROCESSES = ("embedding_process", "pre_process", "post_process", "final_process")
 CHOICES = {
-    "kind": "encoder",
-    "positions": "none, learned, sinusoidal",
-    "norm": "layer_norm",
+    "kind": "encoder, encoder_decoder",
+    "positions": "none, learned, sinusoidal, sinusoidal_per_dimension",
+    "norm": "layer_norm, scalar_layer_norm",
+    "attention_output_activation": "none, relu",
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
 }
-HEADS = "a tuple (a list, in JSON) of pooler, masked_lm, next_sentence, in this order, none twice"
+HEADS = (
+    "a tuple (a list, in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, in this order, "
+    "none twice"
+)
+DECODER_HEADS = ("logits", "log_probabilities")
 
 
 def types():
     """For each field whose type is checked: values of a wrong type, and what the refusal says it expects."""
     for name in SIZES + COUNTS:
         yield name, (2.0, "2", None, True, [2]), "a value of type int"
-    yield "pad_id", (2.0, "2", False), "a value of type int or null"
+    for name in ("pad_id", "start_id", "end_id"):
+        yield name, (2.0, "2", False), "a value of type int or null"
     for name in PROCESSES:
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
-    for name in ("projection_bias", "output_bias", "tied_embeddings"):
+    flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
+    for name in (*flags, "normalize_memory"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
@@ -54,22 +67,38 @@ def configs(draw):
 
     count, rate = st.integers(0, 10**6), st.floats(0, 1, exclude_max=True)
     vocabulary = draw(count)
-    positions = draw(st.sampled_from(["none", "learned", "sinusoidal"])) if vocabulary else "none"
+    positions = draw(st.sampled_from([*TABLES, "learned", "none"])) if vocabulary else "none"
     masking = draw(st.sampled_from(["exclude", "fill", "add"]))
     known = ["pooler", "masked_lm", "next_sentence"] if vocabulary else ["pooler"]
     drawn = draw(st.sets(st.sampled_from(known)))
     heads = tuple(head for head in known if head in drawn and (head != "next_sentence" or "pooler" in drawn))
+    segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
+    pre_process, decoder = process("nd"), {}
+    if vocabulary and draw(st.booleans()):
+        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),), 0, 0
+        ids = st.none() | st.integers(0, vocabulary - 1)
+        decoder = {
+            "kind": "encoder_decoder",
+            "decoder_layers": draw(st.integers(1, 10**6)),
+            "target_vocabulary": vocabulary,
+            "target_max_length": draw(st.integers(1, 10**6)),
+            "normalize_memory": "n" in pre_process and draw(st.booleans()),
+            "start_id": draw(ids),
+            "end_id": draw(ids),
+        }
     return ModelConfig(
+        **decoder,
         **{name: draw(st.integers(1, 10**6)) for name in SIZES},
         **{name: draw(rate) for name in DROPOUTS},
         source_vocabulary=vocabulary,
-        segments=draw(count) if vocabulary else 0,
-        tasks=draw(count) if vocabulary else 0,
+        segments=segments,
+        tasks=tasks,
         positions=positions,
         position_offset=draw(count) if positions == "learned" else 0,
         pad_id=draw(st.none() | st.integers(0, vocabulary - 1)) if vocabulary else None,
         embedding_process=process("nd") if vocabulary else "",
-        pre_process=process("nd"),
+        embedding_scale=draw(st.booleans()),
+        pre_process=pre_process,
         post_process=process("and"),
         final_process=process("nd"),
         norm_eps=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
@@ -124,19 +153,30 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
     fields = dataclasses.fields(ModelConfig)
     assert {field.name: field.default for field in fields if field.default is not dataclasses.MISSING} == {
         "kind": "encoder",
+        "decoder_layers": 0,
+        "target_vocabulary": 0,
+        "target_max_length": 0,
         "segments": 0,
         "tasks": 0,
         "position_offset": 0,
+        "embedding_scale": False,
+        "shared_embeddings": False,
+        "normalize_memory": False,
         "pad_id": None,
+        "start_id": None,
+        "end_id": None,
         "embedding_process": "",
         "norm": "layer_norm",
+        "attention_output_activation": "none",
         "projection_bias": True,
         "output_bias": True,
         "masking_value": None,
         "embedding_dropout": 0.0,
         "residual_dropout": 0.0,
         "attention_dropout": 0.0,
+        "attention_output_dropout": 0.0,
         "feed_forward_dropout": 0.0,
+        "feed_forward_output_dropout": 0.0,
         "heads_on_top": (),
         "tied_embeddings": False,
     }
@@ -243,7 +283,7 @@ def test_without_a_vocabulary_nothing_is_embedded(field, got, expected):
         replace(EMBEDDED, **{field: got})
 
 
-@pytest.mark.parametrize("positions", ["none", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "sinusoidal_per_dimension"])
 def test_only_a_learned_table_has_unused_rows(positions):
     message = "^configuration: position_offset is 2; expected 0: only a learned table has unused rows$"
     with pytest.raises(ConfigError, match=message):
@@ -295,7 +335,7 @@ def test_filling_and_adding_need_a_negative_masking_value(masking, value):
         replace(BERT, masking=masking, masking_value=value)
 
 
-@pytest.mark.parametrize("heads", [["logits"], ["pooler", "logits"], ["pooler", "pooler"], "pooler", [["pooler"]], 1])
+@pytest.mark.parametrize("heads", [["scores"], ["pooler", "logits"], ["pooler", "pooler"], "pooler", [["pooler"]], 1])
 def test_unknown_and_repeated_heads_are_refused(heads):
     shown = tuple(heads) if isinstance(heads, list) else heads
     message = f"configuration: heads_on_top is {shown!r}; expected {HEADS}"
@@ -336,6 +376,94 @@ def test_only_masked_lm_can_be_tied(heads):
     assert replace(BERT, heads_on_top=("masked_lm",), tied_embeddings=True).tied_embeddings
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("decoder_layers", 1, "0: kind encoder has no decoder"),
+        ("target_vocabulary", 7, "0: kind encoder has no decoder"),
+        ("target_max_length", 7, "0: kind encoder has no decoder"),
+        ("shared_embeddings", True, "False: kind encoder has no decoder"),
+        ("normalize_memory", True, "False: kind encoder has no decoder"),
+        ("start_id", 0, "None: kind encoder has no decoder"),
+        ("end_id", 1, "None: kind encoder has no decoder"),
+        ("heads_on_top", ("logits",), "heads of an encoder, not of a decoder"),
+        ("heads_on_top", ("log_probabilities", "pooler"), "heads of an encoder, not of a decoder"),
+    ],
+)
+def test_an_encoder_has_nothing_of_a_decoder(field, value, expected):
+    message = f"configuration: {field} is {value!r}; expected {expected}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoder_layers": 0}, "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens"),
+        (
+            {"target_vocabulary": 0},
+            "target_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        (
+            {"target_max_length": 0},
+            "target_max_length is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        (
+            {"source_vocabulary": 0, "positions": "none", "pad_id": None},
+            "source_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder has none"),
+        ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder has none"),
+        ({"heads_on_top": ()}, "heads_on_top is (); expected one of logits, log_probabilities on a decoder"),
+        (
+            {"heads_on_top": DECODER_HEADS},
+            f"heads_on_top is {DECODER_HEADS}; expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"heads_on_top": ("pooler",)},
+            "heads_on_top is ('pooler',); expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"heads_on_top": ("logits", "pooler")},
+            "heads_on_top is ('logits', 'pooler'); expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"pre_process": "d"},
+            "normalize_memory is True; expected false: the norm is that of pre_process, which has none",
+        ),
+        (
+            {"shared_embeddings": True, "target_vocabulary": 39},
+            "target_max_length is 23; expected the source_max_length: they share their table",
+        ),
+        (
+            {"shared_embeddings": True, "target_max_length": 19},
+            "target_vocabulary is 41; expected the source_vocabulary: they share their table",
+        ),
+        ({"pad_id": 39}, "pad_id is 39; expected null, or an id below source_vocabulary 39"),
+        (
+            {"target_vocabulary": 2, "end_id": 1},
+            "pad_id is 2; expected null, or an id below target_vocabulary 2",
+        ),
+        ({"start_id": 41}, "start_id is 41; expected null, or an id below target_vocabulary 41"),
+        ({"start_id": -1}, "start_id is -1; expected null, or an id below target_vocabulary 41"),
+        ({"end_id": 41}, "end_id is 41; expected null, or an id below target_vocabulary 41"),
+        (
+            {"norm": "scalar_layer_norm", "hidden_size": 1},
+            "hidden_size is 1; expected at least 2: the scalar norm divides by one less",
+        ),
+    ],
+)
+def test_an_impossible_decoder_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'configuration: {message}')}$"):
+        replace(TRANSLATION, **changes)
+
+
+def test_source_and_target_can_share_a_table():
+    shared = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
+    assert shared.shared_embeddings
+    assert replace(TRANSLATION, end_id=40, start_id=None).end_id == 40
+
+
 def test_a_configuration_cannot_be_changed():
     for name in ("layers", "norm_eps"):
         with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
@@ -348,7 +476,7 @@ def test_equal_configurations_have_equal_hashes():
 
 
 def test_the_recipes_and_their_tiny_siblings():
-    names = ["dygraph", "bert-base", "ernie-base", "minilm"]
+    names = ["translation", "annotated", "dygraph", "bert-base", "ernie-base", "minilm"]
     assert list(recipes()) == names + [f"{name}-tiny" for name in names]
 
 
@@ -382,14 +510,14 @@ def test_ernie_base_and_minilm_differ_from_bert_base_in_these_fields():
 @pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("-tiny")])
 def test_a_tiny_sibling_differs_in_its_sizes_alone(name):
     full, tiny = recipe(name).to_dict(), recipe(f"{name}-tiny").to_dict()
-    assert {field for field in full if full[field] != tiny[field]} <= {*SIZES, "source_vocabulary"}
+    assert {field for field in full if full[field] != tiny[field]} <= {*SIZES, *DECODER_SIZES, "source_vocabulary"}
     # An axis mistaken for another one has to show as a wrong shape.
     sizes = [tiny["hidden_size"], tiny["key_size"], tiny["feed_forward_size"], tiny["heads"], tiny["source_max_length"]]
     assert len(set(sizes)) == len(sizes)
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; the recipes are dygraph, bert-base, ernie-base,"):
+    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; the recipes are translation, annotated, dygraph,"):
         recipe("bert")
 
 

@@ -574,7 +574,7 @@ def test_trained_weights_that_are_not_installed_are_refused(monkeypatch):
 
 def test_resolving_an_unknown_name_is_refused():
     message = (
-        "^'bert-tiny' is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes dyg"
+        "^'bert-tiny' is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes tra"
     )
     with pytest.raises(ModelNotFoundError, match=message):
         models.resolve("bert-tiny")

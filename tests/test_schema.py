@@ -130,17 +130,17 @@ FREE_PARAMETERS = {
     "encoder.final.norm.bias": ((4,), ("hidden",), "bias"),
 }
 
-HIDDEN = ("batch", "target", "hidden")
-INNER = ("batch", "target", "feed_forward")
+HIDDEN = ("batch", "source", "hidden")
+INNER = ("batch", "source", "feed_forward")
 BERT_ACTIVATIONS = {
     "embeddings.sum": HIDDEN,
     "embeddings.process.norm": HIDDEN,
-    "encoder.layers.0.attention.query": ("batch", "head", "target", "key"),
+    "encoder.layers.0.attention.query": ("batch", "head", "source", "key"),
     "encoder.layers.0.attention.key": ("batch", "head", "source", "key"),
     "encoder.layers.0.attention.value": ("batch", "head", "source", "value"),
-    "encoder.layers.0.attention.scores": ("batch", "head", "target", "source"),
-    "encoder.layers.0.attention.weights": ("batch", "head", "target", "position"),
-    "encoder.layers.0.attention.context": ("batch", "target", "heads*value"),
+    "encoder.layers.0.attention.scores": ("batch", "head", "source", "source"),
+    "encoder.layers.0.attention.weights": ("batch", "head", "source", "position"),
+    "encoder.layers.0.attention.context": ("batch", "source", "heads*value"),
     "encoder.layers.0.attention.output": HIDDEN,
     "encoder.layers.0.post_attention.residual": HIDDEN,
     "encoder.layers.0.post_attention.norm": HIDDEN,
@@ -161,12 +161,12 @@ PRETRAINING_ACTIVATIONS = {
 }
 DYGRAPH_ACTIVATIONS = {
     "encoder.layers.0.pre_attention.norm": HIDDEN,
-    "encoder.layers.0.attention.query": ("batch", "head", "target", "key"),
+    "encoder.layers.0.attention.query": ("batch", "head", "source", "key"),
     "encoder.layers.0.attention.key": ("batch", "head", "source", "key"),
     "encoder.layers.0.attention.value": ("batch", "head", "source", "value"),
-    "encoder.layers.0.attention.scores": ("batch", "head", "target", "source"),
-    "encoder.layers.0.attention.weights": ("batch", "head", "target", "position"),
-    "encoder.layers.0.attention.context": ("batch", "target", "heads*value"),
+    "encoder.layers.0.attention.scores": ("batch", "head", "source", "source"),
+    "encoder.layers.0.attention.weights": ("batch", "head", "source", "position"),
+    "encoder.layers.0.attention.context": ("batch", "source", "heads*value"),
     "encoder.layers.0.attention.output": HIDDEN,
     "encoder.layers.0.post_attention.residual": HIDDEN,
     "encoder.layers.0.pre_feed_forward.norm": HIDDEN,

@@ -145,6 +145,8 @@ def described(config: ModelConfig) -> dict[str, Any]:
 
 def _check_expressible(config: ModelConfig) -> None:
     """Refuse what could not even be read back."""
+    if config.kind != "encoder":
+        raise _inexpressible([f"kind {config.kind!r} (only 'encoder')"])
     lost = [f"{name} 0 (only 1 or more)" for name in ("source_vocabulary", "segments") if not getattr(config, name)]
     if config.hidden_size % config.heads:
         lost.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
