@@ -1,11 +1,11 @@
 """Model inputs: checked before any framework sees them, and seeded batches for the harness.
 
 Frameworks disagree on bad input: an id outside the vocabulary is an error in one, undefined in another, clamped in
-the third. So ``batch`` refuses it here, in the same words for all.
+the third. So ``batch`` and ``pair`` refuse it here, in the same words for all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,9 @@ def batch(
     Raises:
         InputError: names the input, what it is and what was expected.
     """
-    source = _source(config, _array("token_ids", token_ids))
+    source = _source(config, "token_ids", token_ids)
     shape = source.shape[:2]
-    if valid is None:
-        valid = np.ones(shape, np.bool_)
-    valid = _array("valid", valid)
-    if valid.dtype != np.bool_ or valid.shape != shape:
-        raise InputError(f"valid is {_describe(valid)}; expected bool {shape}, True for real tokens")
-    if not valid.any(axis=1).all():
-        row = int(np.flatnonzero(~valid.any(axis=1))[0])
-        raise InputError(f"row {row} of valid has no real token; leave that row out")
+    valid = _source_valid("valid", np.ones(shape, np.bool_) if valid is None else valid, shape)
     segments = _ids("segment_ids", segment_ids, config.segments, shape)
     tasks = _ids("task_ids", task_ids, config.tasks, shape)
     nothing = np.zeros((shape[0], 0))
@@ -91,21 +84,19 @@ def pair(
     """
     if config.kind != "encoder_decoder":
         raise InputError("this model has no decoder, so there is no forward; use encode and heads")
-    given = batch(config, source_ids, _real(config, _array("source_ids", source_ids), source_valid))
+    source = _source(config, "source_ids", source_ids)
+    valid = _source_valid("source_valid", _real(config, source, source_valid), source.shape)
     ids = _array("target_ids", target_ids)
-    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(given.source) or not ids.size:
-        raise InputError(f"target_ids is {_describe(ids)}; expected integers ({len(given.source)}, T)")
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(source) or not ids.size:
+        raise InputError(f"target_ids is {_describe(ids)}; expected integers ({len(source)}, T)")
     if ids.shape[1] > config.target_max_length:
         raise InputError(
             f"the target length {ids.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
         )
     target = _in_range("target_ids", ids, config.target_vocabulary)
-    target_valid = _array("target_valid", _real(config, target, target_valid))
-    if target_valid.dtype != np.bool_ or target_valid.shape != target.shape:
-        raise InputError(
-            f"target_valid is {_describe(target_valid)}; expected bool {target.shape}, True for real tokens"
-        )
-    return replace(given, target=target, target_valid=target_valid)
+    target_valid = _valid("target_valid", _real(config, target, target_valid), target.shape)
+    nothing = np.zeros(source.shape, np.int32)
+    return Batch(source, valid, nothing, nothing.copy(), target, target_valid)
 
 
 def _real(config: ModelConfig, ids: Array, valid: Any) -> Any:
@@ -230,12 +221,28 @@ def _array(name: str, given: Any) -> Array:
         raise InputError(f"{name} is a {type(given).__name__} that NumPy cannot read; give a NumPy array") from error
 
 
-def _source(config: ModelConfig, source: Array) -> Array:
+def _source_valid(name: str, given: Any, shape: tuple[int, ...]) -> Bools:
+    valid = _valid(name, given, shape)
+    if not valid.any(axis=1).all():
+        row = int(np.flatnonzero(~valid.any(axis=1))[0])
+        raise InputError(f"row {row} of {name} has no real token; leave that row out")
+    return valid
+
+
+def _valid(name: str, given: Any, shape: tuple[int, ...]) -> Bools:
+    valid = _array(name, given)
+    if valid.dtype != np.bool_ or valid.shape != shape:
+        raise InputError(f"{name} is {_describe(valid)}; expected bool {shape}, True for real tokens")
+    return valid
+
+
+def _source(config: ModelConfig, name: str, given: Any) -> Array:
+    source = _array(name, given)
     if source.ndim >= 2 and 0 in source.shape:
         raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
     if config.source_vocabulary:
         if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
-            raise InputError(f"token_ids is {_describe(source)}; expected integers (B, S)")
+            raise InputError(f"{name} is {_describe(source)}; expected integers (B, S)")
     elif source.ndim != 3 or source.shape[2] != config.hidden_size or source.dtype.name not in ("float32", "float64"):
         raise InputError(
             f"the embedded input is {_describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
@@ -250,7 +257,7 @@ def _source(config: ModelConfig, source: Array) -> Array:
             if not np.isfinite(source.astype(np.float32)).all():
                 raise InputError("the embedded input is not finite in float32; expected finite numbers")
         return source.astype(source.dtype.newbyteorder("="), copy=False)
-    return _in_range("token_ids", source, config.source_vocabulary)
+    return _in_range(name, source, config.source_vocabulary)
 
 
 def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Int32s:

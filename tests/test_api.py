@@ -66,7 +66,9 @@ def test_build_refuses_unknown_frameworks_and_devices(make_checkpoint):
 
 
 def test_initialize_refuses_unknown_recipes_and_seeds():
-    with pytest.raises(triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are dygraph, bert-base"):
+    with pytest.raises(
+        triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are translation, annotated, dygraph"
+    ):
         triglot.initialize("gpt")
     with pytest.raises(triglot.ConfigError, match="seed is -1; expected a whole number, 0 or more"):
         triglot.initialize("bert-base-tiny", seed=-1)
@@ -98,7 +100,7 @@ def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("recipe", ["bert-base-tiny", "dygraph-tiny"])
+@pytest.mark.parametrize("recipe", ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "annotated-tiny"])
 def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint):
     """Five sets of weights and inputs; a transposed view in torch's float64 once failed one of thirty."""
     for seed in range(5):

@@ -399,7 +399,10 @@ def test_an_encoder_has_nothing_of_a_decoder(field, value, expected):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder_layers": 0}, "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens"),
+        (
+            {"decoder_layers": 0},
+            "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
         (
             {"target_vocabulary": 0},
             "target_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",

@@ -17,6 +17,7 @@ from triglot.shared.recipes import recipe
 
 BERT = recipe("bert-base-tiny")  # 101 tokens, 2 segments, no tasks, at most 37 tokens
 ERNIE = recipe("ernie-base-tiny")
+TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
 EMBEDDED = recipe("dygraph-tiny")  # takes vectors (B, S, 24)
 
 
@@ -79,11 +80,93 @@ def test_arguments_are_not_changed():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
-def test_arrays_are_the_four_inputs_by_name():
-    batch = inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]])
-    assert list(batch.arrays()) == ["source", "valid", "segment_ids", "task_ids"]
+@pytest.mark.parametrize(
+    "batch",
+    [
+        inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
+        inputs.pair(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
+    ],
+    ids=["encoder", "encoder-decoder"],
+)
+def test_arrays_are_the_six_inputs_by_name(batch):
+    assert list(batch.arrays()) == ["source", "valid", "segment_ids", "task_ids", "target", "target_valid"]
     for name, array in batch.arrays().items():
         assert array is getattr(batch, name)
+
+
+def test_without_a_decoder_there_is_no_target():
+    batch = inputs.batch(BERT, [[1, 2], [3, 4]])
+    for array, dtype in ((batch.target, np.int32), (batch.target_valid, np.bool_)):
+        assert array.shape == (2, 0)
+        assert array.dtype == dtype
+
+
+def test_what_a_pair_leaves_out_is_completed():
+    """In this model the id 2 is padding; in the other one none is."""
+    source, target = [[3, 2, 2], [4, 5, 2]], [[0, 2], [1, 3]]
+    batch = inputs.pair(TRANSLATION, source, target)
+    valid, target_valid = [[True, False, False], [True, True, False]], [[True, False], [True, True]]
+    for array, expected in (
+        (batch.source, np.array(source, np.int32)),
+        (batch.valid, np.array(valid)),
+        (batch.segment_ids, np.zeros((2, 3), np.int32)),
+        (batch.task_ids, np.zeros((2, 3), np.int32)),
+        (batch.target, np.array(target, np.int32)),
+        (batch.target_valid, np.array(target_valid)),
+    ):
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)
+    unpadded = inputs.pair(recipe("annotated-tiny"), source, target)
+    assert unpadded.valid.all()
+    assert unpadded.target_valid.all()
+    given = inputs.pair(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
+    assert given.valid.all()
+    assert given.target_valid.all()
+
+
+def test_the_longest_pair_and_its_last_ids_are_accepted():
+    batch = inputs.pair(TRANSLATION, [[38] * 19], [[40] * 23])
+    assert (batch.source.shape, batch.target.shape) == ((1, 19), (1, 23))
+
+
+def test_a_target_may_be_all_padding_but_not_a_source():
+    assert not inputs.pair(TRANSLATION, [[3]], [[2, 2]]).target_valid.any()
+    with pytest.raises(InputError, match=r"^row 1 of source_valid has no real token; leave that row out$"):
+        inputs.pair(TRANSLATION, [[3, 2], [2, 2]], [[3], [3]])
+
+
+def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
+    path, source, target = tmp_path / "inputs.npz", np.array([[3, 4], [5, 2]]), np.array([[0, 7, 2], [0, 8, 9]])
+    np.savez(path, source_ids=source, target_ids=target)
+    found, expected = inputs.read_batch(TRANSLATION, path), inputs.pair(TRANSLATION, source, target)
+    for name, array in expected.arrays().items():
+        np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+    np.savez(path, source_ids=source, target_ids=target, source_valid=source > 3, target_valid=target != 7)
+    found = inputs.read_batch(TRANSLATION, path)
+    np.testing.assert_array_equal(found.valid, source > 3)
+    np.testing.assert_array_equal(found.target_valid, target != 7)
+    names = "source_ids, target_ids, source_valid, target_valid"
+    np.savez(path, source_ids=source)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds no target_ids; expected {names}$"):
+        inputs.read_batch(TRANSLATION, path)
+    np.savez(path, token_ids=source)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds token_ids; expected {names}$"):
+        inputs.read_batch(TRANSLATION, path)
+
+
+def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
+    for batch in inputs.random_batches(TRANSLATION, 3, 4, 0):
+        lengths, target_lengths = batch.valid.sum(axis=1), batch.target_valid.sum(axis=1)
+        assert target_lengths.min() >= 1
+        assert (lengths != target_lengths).any()
+        np.testing.assert_array_equal(batch.source[~batch.valid], 2)
+        np.testing.assert_array_equal(batch.target[~batch.target_valid], 2)
+        assert inputs.check_batch(TRANSLATION, batch).arrays().keys() == batch.arrays().keys()
+
+
+def test_a_batch_without_a_target_does_not_fit_a_decoder():
+    with pytest.raises(InputError, match=r"^target_ids is int32 \(1, 0\); expected integers \(1, T\)$"):
+        inputs.check_batch(TRANSLATION, inputs.batch(TRANSLATION, [[3, 4]]))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +293,9 @@ def lengths_of(batches):
     return [int(length) for batch in batches for length in batch.valid.sum(axis=1)]
 
 
-@pytest.mark.parametrize("config", [BERT, ERNIE, EMBEDDED], ids=["bert", "ernie", "dygraph"])
+@pytest.mark.parametrize(
+    "config", [BERT, ERNIE, EMBEDDED, TRANSLATION], ids=["bert", "ernie", "dygraph", "translation"]
+)
 def test_random_batches_are_the_same_for_the_same_seed_alone(config):
     first, again, other = (inputs.random_batches(config, 3, 4, seed) for seed in (1, 1, 2))
     for left, right in zip(first, again, strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triglot.shared import masks
-from triglot.shared.positions import sinusoidal
+from triglot.shared.positions import sinusoidal, sinusoidal_per_dimension
 
 VALID = np.array([[True, True, False], [True, False, False]])
 PADDING = np.array([[[[True, True, False]]], [[[True, False, False]]]])
@@ -66,8 +66,30 @@ def test_sinusoidal_starts_with_sine_0_and_cosine_0():
     assert sinusoidal(2, 5)[1, 0] == math.sin(1)
 
 
-def test_a_position_table_is_made_once_and_cannot_be_written():
-    table = sinusoidal(4, 6)
-    assert sinusoidal(4, 6) is table
+@pytest.mark.parametrize(("length", "hidden_size"), [(40, 6), (37, 24), (5, 7), (3, 1)])
+def test_sinusoidal_per_dimension_is_the_formula_of_article_000(length, hidden_size):
+    expected = np.empty((length, hidden_size))
+    for position in range(length):
+        for dimension in range(hidden_size):
+            angle = position / math.pow(10000, dimension / hidden_size)
+            expected[position, dimension] = math.cos(angle) if dimension % 2 else math.sin(angle)
+    table = sinusoidal_per_dimension(length, hidden_size)
+    assert table.dtype == np.float64
+    assert table.shape == expected.shape
+    # As above.
+    np.testing.assert_allclose(table, expected, rtol=0, atol=(40 * 8 + 2) * 2.0**-52)
+
+
+def test_the_two_tables_agree_where_their_angles_do():
+    """In the even dimensions; the odd ones of article 000 have an angle of their own."""
+    pairwise, per_dimension = sinusoidal(9, 8), sinusoidal_per_dimension(9, 8)
+    np.testing.assert_allclose(per_dimension[:, 0::2], pairwise[:, 0::2], rtol=0, atol=(9 * 8 + 2) * 2.0**-52)
+    assert (np.abs(per_dimension[1:, 1::2] - pairwise[1:, 1::2]) > 1e-4).all()
+
+
+@pytest.mark.parametrize("table_of", [sinusoidal, sinusoidal_per_dimension])
+def test_a_position_table_is_made_once_and_cannot_be_written(table_of):
+    table = table_of(4, 6)
+    assert table_of(4, 6) is table
     with pytest.raises(ValueError, match="read-only"):
         table[0, 0] = 1

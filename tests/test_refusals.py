@@ -646,8 +646,8 @@ CONFIGURATIONS = {
     ),
     "unknown head": (
         {"heads_on_top": ["pooler", "classifier"]},
-        "heads_on_top is ('pooler', 'classifier'); expected a tuple (a list, in JSON) of pooler, masked_lm, "
-        "next_sentence, in this order, none twice",
+        "heads_on_top is ('pooler', 'classifier'); expected a tuple (a list, in JSON) of logits, "
+        "log_probabilities, pooler, masked_lm, next_sentence, in this order, none twice",
     ),
     "head without another": (
         {"heads_on_top": ["next_sentence"]},
