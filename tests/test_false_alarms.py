@@ -26,7 +26,7 @@ def shape(number):
         return choices[int(generator.integers(len(choices)))]
 
     base = replace(
-        recipe(one_of("bert-base", "ernie-base", "dygraph", "minilm")),
+        recipe(one_of("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated")),
         hidden_size=between(8, 64),
         layers=between(1, 3),
         heads=between(1, 4),
@@ -46,6 +46,21 @@ def shape(number):
     )
     if not base.source_vocabulary:
         return base
+    if base.kind == "encoder_decoder":
+        return replace(
+            base,
+            source_vocabulary=between(3, 200),
+            target_vocabulary=between(3, 200),
+            target_max_length=between(1, 48),
+            decoder_layers=between(1, 3),
+            positions=one_of("none", "learned", "sinusoidal", "sinusoidal_per_dimension"),
+            embedding_scale=one_of(True, False),
+            normalize_memory=one_of(True, False),
+            norm=one_of("layer_norm", "scalar_layer_norm"),
+            attention_output_activation=one_of("none", "relu"),
+            pad_id=one_of(None, 0, 2),
+            heads_on_top=(one_of("logits", "log_probabilities"),),
+        )
     heads = one_of(("pooler",), ("masked_lm",), ("pooler", "masked_lm", "next_sentence"))
     return replace(
         base,

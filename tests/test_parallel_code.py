@@ -9,7 +9,16 @@ from triglot import impls
 
 ROOT = Path(__file__).parent.parent / "impls"
 MODEL_CODE = (
-    *("attention.py", "embeddings.py", "encoder.py", "feed_forward.py", "heads.py", "process.py", "transformer.py"),
+    *(
+        "attention.py",
+        "decoder.py",
+        "embeddings.py",
+        "encoder.py",
+        "feed_forward.py",
+        "heads.py",
+        "process.py",
+        "transformer.py",
+    ),
 )
 # norms: a framework that has a kernel calls it. masks: a constant in the right dtype takes Paddle a line of its own.
 

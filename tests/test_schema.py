@@ -197,7 +197,7 @@ def test_parameters_are_those_spelled_out_here_in_this_order(config, expected):
     assert [entry.name for entry in found.values()] == list(expected)
 
 
-@pytest.mark.parametrize("name", ["bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"])
+@pytest.mark.parametrize("name", [name for name in recipes() if name.endswith("-tiny")])
 def test_a_second_layer_has_the_parameters_of_the_first(name):
     config = recipe(name)
     assert config.layers == 2
@@ -212,6 +212,64 @@ def test_a_second_layer_has_the_parameters_of_the_first(name):
     )
     assert first
     assert first == second
+
+
+TRANSLATION = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)
+ANNOTATED = replace(recipe("annotated-tiny"), layers=1, decoder_layers=1)
+ATTENTION_LEAVES = [f"{name}.{leaf}" for name in ("query", "key", "value", "output") for leaf in ("weight", "bias")]
+FEED_FORWARD_LEAVES = [f"{name}.{leaf}" for name in ("inner", "output") for leaf in ("weight", "bias")]
+
+
+def block(path, name, leaves):
+    """The names of a sublayer with a norm before it."""
+    norm = [f"{path}.pre_{name}.norm.scale", f"{path}.pre_{name}.norm.bias"]
+    return norm + [f"{path}.{name}.{leaf}" for leaf in leaves]
+
+
+def test_an_encoder_decoder_has_these_parameters_in_this_order():
+    encoder, decoder = "encoder.layers.0", "decoder.layers.0"
+    stacks = [
+        ["embeddings.token.weight"],
+        block(encoder, "attention", ATTENTION_LEAVES) + block(encoder, "feed_forward", FEED_FORWARD_LEAVES),
+        ["target_embeddings.token.weight"],
+        block(decoder, "self_attention", ATTENTION_LEAVES)
+        + block(decoder, "cross_attention", ATTENTION_LEAVES)
+        + block(decoder, "feed_forward", FEED_FORWARD_LEAVES),
+    ]
+    heads = ["heads.logits.weight", "heads.logits.bias"]
+    assert list(schema.parameters(TRANSLATION)) == [*sum(stacks, []), *heads]
+    stacks[1] += ["encoder.final.norm.scale", "encoder.final.norm.bias"]
+    stacks[3] += ["decoder.final.norm.scale", "decoder.final.norm.bias"]
+    heads = ["heads.log_probabilities.weight", "heads.log_probabilities.bias"]
+    assert list(schema.parameters(ANNOTATED)) == [*sum(stacks, []), *heads]
+
+
+def test_the_parameters_of_a_decoder_have_these_shapes():
+    found = schema.parameters(TRANSLATION)
+    for name, expected in {
+        "target_embeddings.token.weight": ((41, 24), ("vocabulary", "hidden"), "embedding"),
+        "decoder.layers.0.pre_cross_attention.norm.scale": ((24,), ("hidden",), "scale"),
+        "decoder.layers.0.cross_attention.value.weight": ((24, 24), ("hidden", "heads*value"), "linear_weight"),
+        "heads.logits.weight": ((24, 41), ("hidden", "target_vocabulary"), "linear_weight"),
+        "heads.logits.bias": ((41,), ("target_vocabulary",), "bias"),
+    }.items():
+        assert (found[name].shape, found[name].axes, found[name].role) == expected
+    learned = schema.parameters(replace(TRANSLATION, positions="learned", position_offset=2))
+    assert learned["embeddings.position.weight"].shape == (21, 24)
+    assert learned["target_embeddings.position.weight"].shape == (25, 24)
+
+
+def test_a_scalar_norm_has_one_scale_and_one_bias():
+    norms = [entry for entry in schema.parameters(ANNOTATED).values() if ".norm." in entry.name]
+    assert len(norms) == 2 * (2 + 1 + 3 + 1)
+    assert {(entry.shape, entry.axes) for entry in norms} == {((1,), ("scalar",))}
+
+
+def test_a_shared_table_is_no_second_parameter():
+    shared = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
+    assert schema.parameters(shared).keys() == schema.parameters(TRANSLATION).keys() - {
+        "target_embeddings.token.weight"
+    }
 
 
 def test_a_tied_decoder_is_another_name_of_the_token_table_and_no_parameter():
@@ -377,6 +435,44 @@ def test_activations_are_those_spelled_out_here_in_this_order(config, expected):
     assert {name: entry.axes for name, entry in found.items()} == expected
     assert list(found) == list(expected)
     assert [entry.name for entry in found.values()] == list(expected)
+
+
+def test_a_decoder_shows_these_values_in_this_order():
+    def attention(path, name, queries, keys):
+        sublayer = f"{path}.{name}"
+        return {
+            f"{sublayer}.query": ("batch", "head", queries, "key"),
+            f"{sublayer}.key": ("batch", "head", keys, "key"),
+            f"{sublayer}.value": ("batch", "head", keys, "value"),
+            f"{sublayer}.scores": ("batch", "head", queries, keys),
+            f"{sublayer}.weights": ("batch", "head", queries, "position"),
+            f"{sublayer}.context": ("batch", queries, "heads*value"),
+            f"{sublayer}.output": ("batch", queries, "hidden"),
+            f"{path}.post_{name}.residual": ("batch", queries, "hidden"),
+        }
+
+    hidden, inner, path = ("batch", "target", "hidden"), ("batch", "target", "feed_forward"), "decoder.layers.0"
+    expected = {
+        "target_embeddings.sum": hidden,
+        f"{path}.pre_self_attention.norm": hidden,
+        **attention(path, "self_attention", "target", "target"),
+        f"{path}.pre_cross_attention.norm": hidden,
+        f"{path}.memory.norm": ("batch", "source", "hidden"),
+        **attention(path, "cross_attention", "target", "source"),
+        f"{path}.pre_feed_forward.norm": hidden,
+        f"{path}.feed_forward.inner": inner,
+        f"{path}.feed_forward.activation": inner,
+        f"{path}.feed_forward.output": hidden,
+        f"{path}.post_feed_forward.residual": hidden,
+        "decoded": ("batch", "position", "hidden"),
+        "heads.logits": ("batch", "position", "target_vocabulary"),
+    }
+    found = {name: entry.axes for name, entry in activations(TRANSLATION).items()}
+    names = list(found)[list(found).index("output") + 1 :]
+    assert {name: found[name] for name in names} == expected
+    assert names == list(expected)
+    without = activations(replace(TRANSLATION, normalize_memory=False))
+    assert found.keys() - without.keys() == {f"{path}.memory.norm"}
 
 
 def test_a_second_layer_shows_the_values_of_the_first():
