@@ -94,9 +94,9 @@ def pair(
             f"the target length {ids.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
         )
     target = _in_range("target_ids", ids, config.target_vocabulary)
-    target_valid = _valid("target_valid", _real(config, target, target_valid), target.shape)
+    target_real = _valid("target_valid", _real(config, target, target_valid), target.shape)
     nothing = np.zeros(source.shape, np.int32)
-    return Batch(source, valid, nothing, nothing.copy(), target, target_valid)
+    return Batch(source, valid, nothing, nothing.copy(), target, target_real)
 
 
 def _real(config: ModelConfig, ids: Array, valid: Any) -> Any:

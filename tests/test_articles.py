@@ -31,7 +31,7 @@ class Layers:
 
     def linear(self, path):
         weight, bias = self.tensors[f"{path}.weight"], self.tensors[f"{path}.bias"]
-        layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+        layer = nn.Linear(weight.shape[0], weight.shape[1], dtype=weight.dtype)
         layer.load_state_dict({"weight": weight.T, "bias": bias})
         return layer
 

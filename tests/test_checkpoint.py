@@ -839,7 +839,7 @@ def test_one_tensor_is_read_without_the_others(make_checkpoint, tmp_path):
 DOCUMENT = Path(__file__).parents[1] / "docs" / "checkpoint.md"
 
 
-@pytest.mark.parametrize("kind", ["bert-base-tiny", "dygraph-tiny", "tied"])
+@pytest.mark.parametrize("kind", ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "tied"])
 def test_the_document_reads_and_verifies_a_checkpoint_without_us(kind, make_checkpoint, tmp_path, monkeypatch):
     original = tied("bfloat16") if kind == "tied" else make_checkpoint(kind)
     checkpoint.save(original, tmp_path / "model.npz")

@@ -1,5 +1,6 @@
 """From a configuration to its parameters, its initial weights and its named values."""
 
+import itertools
 from dataclasses import replace
 
 import ml_dtypes
@@ -237,11 +238,11 @@ def test_an_encoder_decoder_has_these_parameters_in_this_order():
         + block(decoder, "feed_forward", FEED_FORWARD_LEAVES),
     ]
     heads = ["heads.logits.weight", "heads.logits.bias"]
-    assert list(schema.parameters(TRANSLATION)) == [*sum(stacks, []), *heads]
+    assert list(schema.parameters(TRANSLATION)) == [*itertools.chain(*stacks), *heads]
     stacks[1] += ["encoder.final.norm.scale", "encoder.final.norm.bias"]
     stacks[3] += ["decoder.final.norm.scale", "decoder.final.norm.bias"]
     heads = ["heads.log_probabilities.weight", "heads.log_probabilities.bias"]
-    assert list(schema.parameters(ANNOTATED)) == [*sum(stacks, []), *heads]
+    assert list(schema.parameters(ANNOTATED)) == [*itertools.chain(*stacks), *heads]
 
 
 def test_the_parameters_of_a_decoder_have_these_shapes():

@@ -19,6 +19,9 @@ from .transformer import Transformer
 
 DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
 
+# In the order in which the Transformer takes them.
+_Inputs = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+
 
 class Model:
     """A checkpoint in JAX, by Flax NNX. Implements ``shared.protocol.Model``."""
@@ -43,7 +46,8 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with self._arithmetic():
-            return self._to_numpy(self.transformer.encode(*self._to_device(batch)[:4]))
+            source, valid, segments, tasks, _, _ = self._to_device(batch)
+            return self._to_numpy(self.transformer.encode(source, valid, segments, tasks))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -85,7 +89,7 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[jax.Array, ...]:
+    def _to_device(self, batch: Batch) -> _Inputs:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
         target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
         return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid

@@ -15,6 +15,9 @@ from .transformer import Transformer
 
 DTYPES = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
 
+# In the order in which the Transformer takes them.
+_Inputs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
 
 class Model:
     """A checkpoint in plain NumPy: the truth in float64, the noise in float32. Implements ``shared.protocol.Model``."""
@@ -33,7 +36,8 @@ class Model:
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
-        return self.transformer.encode(*self._to_device(batch)[:4])
+        source, valid, segments, tasks, _, _ = self._to_device(batch)
+        return self.transformer.encode(source, valid, segments, tasks)
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -68,7 +72,7 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[np.ndarray, ...]:
+    def _to_device(self, batch: Batch) -> _Inputs:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
         target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
         return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid

@@ -16,6 +16,9 @@ from .transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
+# In the order in which the Transformer takes them.
+_Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
 
 class Model:
     """A checkpoint in PyTorch. Implements ``shared.protocol.Model``."""
@@ -38,7 +41,8 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
-            return self._to_numpy(self.transformer.encode(*self._to_device(batch)[:4]))
+            source, valid, segments, tasks, _, _ = self._to_device(batch)
+            return self._to_numpy(self.transformer.encode(source, valid, segments, tasks))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -80,7 +84,7 @@ class Model:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+    def _to_device(self, batch: Batch) -> _Inputs:
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
         target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
         return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
