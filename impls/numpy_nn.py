@@ -37,6 +37,21 @@ def matmul(left: Array, right: Array) -> Array:
     return left[..., order] @ right[..., order, :]
 
 
+def linear(x: Array, weight: Array, bias: Array | None) -> Array:
+    """``x @ weight + bias``; x (..., in), weight (in, out).
+
+    Some kernels begin their sum with the bias: every partial sum is then as large as it, and rounded so. Inside
+    ``permuted_contractions`` the bias is therefore a term like any other, somewhere in the sum.
+    """
+    rows = x.reshape(-1, x.shape[-1])  # one large product, not one for each sequence
+    if bias is not None and _order.get() is not None:
+        y = matmul(np.hstack([rows, np.ones_like(rows[:, :1])]), np.vstack([weight, bias]))
+    else:
+        y = matmul(rows, weight)
+        y = y if bias is None else y + bias
+    return y.reshape(*x.shape[:-1], -1)
+
+
 def mean(x: Array) -> Array:
     """The mean over the last axis, which is kept with size 1."""
     return _sum(x) / x.shape[-1]
@@ -88,9 +103,7 @@ class Linear:
         self.bias = np.zeros(out_features) if bias else None
 
     def __call__(self, x: Array) -> Array:
-        rows = matmul(x.reshape(-1, x.shape[-1]), self.weight)  # one large product, not one for each sequence
-        y = rows.reshape(*x.shape[:-1], -1)
-        return y if self.bias is None else y + self.bias
+        return linear(x, self.weight, self.bias)
 
 
 class Embedding:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from triglot.impls import numpy_nn
 from triglot.shared import inputs
 from triglot.shared.activations import activations
 from triglot.shared.parity.budgets import budget, noise_in
@@ -288,3 +289,30 @@ def test_plan_holds_every_check_and_the_extreme_lengths():
     assert repeated.shape[1] > 1
     assert (repeated == repeated[:, :1]).all()
     assert not all(check.batch.valid.all() for check in checks if check.name == "normal")
+
+
+def test_the_noise_of_a_saturated_tanh():
+    """NumPy gives exactly 1 where the kernels of frameworks give a little less; the noise runs do, too."""
+    x = np.full(1000, 12, np.float32)
+    assert (numpy_nn.tanh(x) == 1).all()
+    with numpy_nn.permuted_contractions(0):
+        shaken = numpy_nn.tanh(x)
+    assert set(np.unique(shaken)) == {np.float32(1), np.float32(1 - 2.0**-24)}
+    assert numpy_nn.tanh(x.astype(np.float64)).dtype == np.float64
+
+
+def test_the_noise_of_a_sum_that_begins_with_its_bias():
+    """Beside a bias of 1, partial sums of small terms are rounded like numbers around 1; a product alone is not."""
+    generator = np.random.default_rng(0)
+    x, weight = (generator.standard_normal(shape).astype(np.float32) * 1e-3 for shape in ((64, 300), (300, 1)))
+    bias = np.ones(1, np.float32)
+    exact = numpy_nn.linear(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))
+    begun_with_bias = bias + np.zeros((64, 1), np.float32)
+    for term in range(300):
+        begun_with_bias += x[:, term : term + 1] * weight[term]
+    product_first = numpy_nn.linear(x, weight, bias)
+    with numpy_nn.permuted_contractions(0):
+        noise = np.abs(numpy_nn.linear(x, weight, bias) - exact).max()
+    legitimate = np.abs(begun_with_bias - exact).max()
+    assert legitimate > 8 * np.abs(product_first - exact).max()
+    assert legitimate <= 8 * noise

@@ -34,7 +34,7 @@ class MaskedLM:
         x = observe(probe, "activation", self.activation(x))
         x = observe(probe, "norm", self.norm(x))
         table = self.decoder.weight if tokens is None else tokens
-        scores = nn.matmul(x, table.T) + self.bias
+        scores = nn.linear(x, table.T, self.bias)
         return np.where(valid[:, :, None], scores, 0.0)
 
 
