@@ -112,8 +112,8 @@ def parity(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Compare on this batch: an .npz with token_ids and, if need be, valid, segment_ids, task_ids. "
-            "Default: real text, or random tokens.",
+            help="Compare on this batch: an .npz with token_ids and, if need be, valid, segment_ids, task_ids; or with "
+            "source_ids and target_ids. Default: real text, or random tokens.",
         ),
     ] = None,
     config: ConfigOption = None,
