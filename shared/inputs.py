@@ -184,9 +184,10 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
 
 def _with_random_targets(config: ModelConfig, ids: Array, valid: Bools, generator: np.random.Generator) -> Batch:
     """Targets of other lengths than their sources: those of the next row, and one token more if there is room."""
-    lengths: Array = np.minimum(np.roll(valid.sum(axis=1), 1) + 1, config.target_max_length)
-    target = generator.integers(0, config.target_vocabulary, (len(ids), int(lengths.max())))
-    target_valid: Bools = np.less(np.arange(target.shape[1]), np.asarray(lengths)[:, None])
+    lengths = [min(int(row.sum()) + 1, config.target_max_length) for row in np.roll(valid, 1, axis=0)]
+    shape = (len(lengths), max(lengths))
+    target = generator.integers(0, config.target_vocabulary, shape)
+    target_valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
     if config.pad_id is not None:
         target[~target_valid] = config.pad_id
     return pair(config, ids, target, valid, target_valid)
