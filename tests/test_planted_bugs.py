@@ -56,7 +56,7 @@ WRITTEN_OUT = "(centred * centred).mean(axis=-1, keepdim=True)"  # what Paddle r
 ADDED = "where(allowed, scores, scores + value)"
 REPLACED = "where(allowed, scores, value)"
 LIMITED = "max(value, config.masking_value"
-ENCODED = "self.transformer.encode(*self._to_device("
+ENCODED = "tasks, _, _ = self._to_device("
 READ_BACK = "jax2np(state[_native_path(parameter)].get_value())"
 
 BUGS = {
