@@ -83,8 +83,8 @@ def _is_closed(path: Path) -> bool:
     except PermissionError:
         return True
     except (OSError, ValueError):
-        return False
-    return True
+        pass
+    return False
 
 
 def _trained(recipe: str) -> Path:

@@ -151,9 +151,11 @@ def print_recipes(configs: Mapping[str, ModelConfig]) -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     for name, config in configs.items():
-        sizes = (config.layers, config.hidden_size, config.heads, config.feed_forward_size)
+        layers = f"{config.layers}+{config.decoder_layers}" if config.decoder_layers else str(config.layers)
+        sizes = (config.hidden_size, config.heads, config.feed_forward_size)
         table.add_row(
             name,
+            layers,
             *map(str, sizes),
             str(config.source_vocabulary or "-"),
             str(config.source_max_length),

@@ -45,9 +45,11 @@ class Embeddings(nnx.Module):
         elif self.config.positions != "none":
             table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)[:length]
             x = x + jnp.asarray(table, x.dtype)
-        if self.config.segments and segment_ids is not None:
+        if self.config.segments:
+            assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
             x = x + self.segment(segment_ids)
-        if self.config.tasks and task_ids is not None:
+        if self.config.tasks:
+            assert task_ids is not None
             x = x + self.task(task_ids)
         x = observe(probe, "sum", x)
         return self.process(x, probe=under(probe, "process"))

@@ -93,7 +93,10 @@ class Worker:
             self.close()
             raise WorkerError(f"{self._cause_of_death()}{self._last_words()}", fatal=True)
         try:
-            answer = cast("dict[str, Any]", _object(json.loads(line)))
+            parsed: Any = json.loads(line)
+            if not isinstance(parsed, dict):
+                raise ValueError("it is no object")
+            answer = cast("dict[str, Any]", parsed)
         except ValueError:
             self.close()
             printed = line.decode(errors="replace").strip()
@@ -137,9 +140,3 @@ class Worker:
         if words and "No module named 'triglot'" in words[-1]:
             return ": its interpreter has no Triglot; install it there"
         return f": {words[-1]}" if words else ""
-
-
-def _object(answer: object) -> object:
-    if not isinstance(answer, dict):
-        raise ValueError("it is no object")
-    return cast("object", answer)

@@ -56,7 +56,8 @@ def port(
 def _reader(source: Path, name: str | None) -> ModuleType:
     try:
         source.stat()
-        _ = os.path.isdir(source) and os.listdir(source)
+        if source.is_dir():
+            os.listdir(source)  # a folder that is there may still be closed
     except PermissionError as error:
         raise PortingError(f"cannot read {source}: {error.strerror}; get the right to read it") from error
     except (OSError, ValueError) as error:  # also names that no file can have
