@@ -54,8 +54,9 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     Raises:
         CheckpointError: lists every missing, extra, misshapen and mistyped tensor, all in one message.
     """
-    if config.layers > len(tensors):  # before as many names are made up
-        raise CheckpointError(f"{len(tensors)} tensors cannot be the {config.layers} layers of the configuration")
+    layers = config.layers + config.decoder_layers
+    if layers > len(tensors):  # before as many names are made up
+        raise CheckpointError(f"{len(tensors)} tensors cannot be the {layers} layers of the configuration")
     expected = parameters(config)
     problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in expected]
