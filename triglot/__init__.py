@@ -14,6 +14,7 @@ from triglot.shared.errors import (
     ModelNotFoundError,
     OutputError,
     PortingError,
+    TaskError,
     TriglotError,
 )
 from triglot.shared.inputs import Batch
@@ -33,6 +34,7 @@ __all__ = [
     "OutputError",
     "PortingError",
     "Report",
+    "TaskError",
     "TriglotError",
     "batch",
     "build",
