@@ -90,6 +90,7 @@ _TRANSLATION = ModelConfig(
     attention_output_dropout=0.1,
     feed_forward_output_dropout=0.1,
     heads_on_top=("logits",),
+    initializer="translation",
 )
 
 # Article 003: "Attention is all you need" step by step, at the sizes of the paper. Its masks are never assigned; here
@@ -125,6 +126,7 @@ _ANNOTATED = replace(
     feed_forward_dropout=0.1,
     feed_forward_output_dropout=0.0,
     heads_on_top=("log_probabilities",),
+    initializer="annotated",
 )
 
 # Article 002: pre-norm, a ReLU after each attention, and both stacks read the same embedded ids, so one table serves
