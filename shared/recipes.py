@@ -143,6 +143,7 @@ _PRENORM = replace(
     attention_output_activation="relu",
     attention_dropout=0.0,
     heads_on_top=("logits",),
+    initializer="prenorm",
 )
 
 # Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. The text calls True "keep" in
@@ -166,6 +167,7 @@ _MULTIHEAD = ModelConfig(
     activation="relu",
     projection_bias=False,
     masking="exclude",
+    initializer="multihead",
 )
 
 # Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.

@@ -262,7 +262,7 @@ def train(
         Path | None,
         typer.Option(metavar="FILE", help="Go on with this checkpoint of an earlier training, in any framework."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Train up to this step.")] = 10_000,
+    steps: Annotated[int, typer.Option(min=1, help="Train up to this step.")] = 20_000,
     save_every: Annotated[int, typer.Option(min=1, help="Steps after which the checkpoint is written.")] = 1_000,
     rate: RateOption = None,
     decay: Annotated[

@@ -14,7 +14,7 @@ from triglot.shared.learning import Learner, judge
 from triglot.shared.training import Outcome, Plan
 from triglot.shared.translation import Score, TranslationTask, translate, write
 
-STEPS = 10_000
+STEPS = 20_000
 SAVE_EVERY = 1_000
 DTYPES = ("float32", "float64")  # Adam's small steps are lost in fewer bits
 
