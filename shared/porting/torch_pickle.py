@@ -1,0 +1,260 @@
+"""The pickle inside a ``.pt`` file, interpreted without running it.
+
+A pickle is a program for a small machine, and what makes it dangerous is that it may import and call anything. This
+machine can do neither. It knows the instructions that ``torch.save`` needs for a state dict, and the names in
+``_STORAGES`` and ``_CALLS`` as mere words; any other instruction and any other name ends it. ``pickletools`` cuts the
+bytes into instructions and runs none of them.
+
+Format: pickle protocol 2 as ``torch/serialization.py`` writes it, PyTorch 1.6 and later.
+"""
+
+import pickle
+import pickletools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..arrays import Array
+from ..dtypes import BFLOAT16
+
+# Ten times the tensors of the deepest Transformers, at 500 bytes and 60 instructions each.
+LONGEST = 1 << 23
+_MOST_INSTRUCTIONS = 1 << 20
+_LONGEST_QUOTE = 80
+
+SAVE_ALONE = "save the state dict alone: torch.save(model.state_dict(), path)"
+_DAMAGED = "its pickle is damaged; restore the file, or save it again"
+
+_STORAGES: dict[str, np.dtype[Any]] = {
+    "torch DoubleStorage": np.dtype(np.float64),
+    "torch FloatStorage": np.dtype(np.float32),
+    "torch HalfStorage": np.dtype(np.float16),
+    "torch BFloat16Storage": BFLOAT16,
+    "torch LongStorage": np.dtype(np.int64),
+    "torch IntStorage": np.dtype(np.int32),
+    "torch ShortStorage": np.dtype(np.int16),
+    "torch CharStorage": np.dtype(np.int8),
+    "torch ByteStorage": np.dtype(np.uint8),
+    "torch BoolStorage": np.dtype(np.bool_),
+}
+_STORAGE_NAMES = {dtype: name for name, dtype in _STORAGES.items()}
+_DICTIONARY = "collections OrderedDict"
+_TENSOR = "torch._utils _rebuild_tensor_v2"
+_PARAMETER = "torch._utils _rebuild_parameter"
+_CALLS = (_DICTIONARY, _TENSOR, _PARAMETER)
+
+
+class Refusal(ValueError):
+    """Why a pickle is not read, and what to do."""
+
+
+class Storage(NamedTuple):
+    """A block of ``count`` numbers in the member ``key`` of the archive."""
+
+    key: str
+    dtype: np.dtype[Any]
+    count: int
+
+
+class Layout(NamedTuple):
+    """A tensor as a view of its storage; ``offset`` and ``strides`` count numbers, not bytes."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Name(NamedTuple):
+    """The name of a function or a class, which is only ever compared."""
+
+    text: str
+
+
+def read(content: bytes) -> dict[str, Layout]:
+    """The tensors of a state dict, by name.
+
+    Raises:
+        Refusal: the pickle is damaged, or anything else than a dictionary of tensors.
+    """
+    if len(content) > LONGEST:
+        raise Refusal(f"its pickle has more than {LONGEST} bytes; {SAVE_ALONE}")
+    try:
+        found = _Machine().run(content)
+    except Refusal:
+        raise
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise Refusal(_DAMAGED) from error
+    if not isinstance(found, dict):
+        raise Refusal(f"it holds a {type(found).__name__}, not a state dict; {SAVE_ALONE}")
+    for name, value in cast("dict[object, object]", found).items():
+        if not isinstance(name, str) or not isinstance(value, Layout):
+            raise Refusal(f"its {_quoted(name)} is a {type(value).__name__}, not a tensor; {SAVE_ALONE}")
+    return cast("dict[str, Layout]", found)
+
+
+class _Machine:
+    """The stack and the memory of a pickle, and the instructions that it may use."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memory: dict[int, Any] = {}
+        self._instructions: dict[str, Callable[[Any], None]] = {
+            "PROTO": self._protocol,
+            "MARK": lambda _: self._marks.append(len(self._stack)),
+            "NONE": lambda _: self._stack.append(None),
+            "NEWTRUE": lambda _: self._stack.append(True),
+            "NEWFALSE": lambda _: self._stack.append(False),
+            **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), self._stack.append),
+            "EMPTY_DICT": lambda _: self._stack.append({}),
+            "EMPTY_LIST": lambda _: self._stack.append([]),
+            "EMPTY_TUPLE": lambda _: self._stack.append(()),
+            "TUPLE1": lambda _: self._stack.append(tuple(self._last(1))),
+            "TUPLE2": lambda _: self._stack.append(tuple(self._last(2))),
+            "TUPLE3": lambda _: self._stack.append(tuple(self._last(3))),
+            "TUPLE": lambda _: self._stack.append(tuple(self._since_mark())),
+            "APPEND": lambda _: self._append(self._last(1)),
+            "APPENDS": lambda _: self._append(self._since_mark()),
+            "SETITEM": lambda _: self._set(self._last(2)),
+            "SETITEMS": lambda _: self._set(self._since_mark()),
+            **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self._remember),
+            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda place: self._stack.append(self._memory[place])),
+            "GLOBAL": self._name,
+            "BINPERSID": lambda _: self._stack.append(_storage(self._stack.pop())),
+            "REDUCE": lambda _: self._stack.append(_called(*self._last(2))),
+            "BUILD": lambda _: self._build(*self._last(1)),
+        }
+
+    def run(self, content: bytes) -> Any:
+        for number, (instruction, argument, _) in enumerate(pickletools.genops(content)):
+            if number > _MOST_INSTRUCTIONS:
+                raise Refusal(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
+            if instruction.name == "STOP":
+                (result,) = self._stack
+                return result
+            if instruction.name not in self._instructions:
+                raise Refusal(
+                    f"its pickle uses the instruction {instruction.name}, which no state dict needs; {SAVE_ALONE}"
+                )
+            self._instructions[instruction.name](argument)
+        raise Refusal(_DAMAGED)
+
+    def _protocol(self, number: int) -> None:
+        if number != 2:
+            raise Refusal(f"its pickle has protocol {number}; expected 2, save it with the default of torch.save")
+
+    def _last(self, count: int) -> list[Any]:
+        if len(self._stack) - (self._marks[-1] if self._marks else 0) < count:
+            raise Refusal(_DAMAGED)
+        values = self._stack[-count:]
+        del self._stack[-count:]
+        return values
+
+    def _since_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        values = self._stack[mark:]
+        del self._stack[mark:]
+        return values
+
+    def _append(self, values: list[Any]) -> None:
+        target = self._stack[-1]
+        if not isinstance(target, list):
+            raise Refusal(_DAMAGED)
+        cast("list[Any]", target).extend(values)
+
+    def _set(self, values: list[Any]) -> None:
+        target = _dictionary(self._stack[-1])
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            if type(key) not in (str, int):  # the hash of a deep tuple overflows the stack of the interpreter
+                raise Refusal(_DAMAGED)
+            if key in target:
+                raise Refusal(f"it holds {_quoted(key)} twice; save it again")
+            target[key] = value
+
+    def _remember(self, place: int) -> None:
+        self._memory[place] = self._stack[-1]  # a dictionary: a high number costs no more than a low one
+
+    def _name(self, text: str) -> None:
+        if text not in _STORAGES and text not in _CALLS:
+            raise Refusal(f"it names {_quoted(text.replace(' ', '.'))}, which is no part of a state dict; {SAVE_ALONE}")
+        self._stack.append(_Name(text))
+
+    def _build(self, state: Any) -> None:
+        """Attributes of the dictionary: the versions of the modules, which say nothing about the tensors."""
+        _dictionary(self._stack[-1])
+        if set(_dictionary(state)) != {"_metadata"}:
+            raise Refusal(f"its dictionary has attributes of its own; {SAVE_ALONE}")
+
+
+def _dictionary(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise Refusal(_DAMAGED)
+    return cast("dict[Any, Any]", value)
+
+
+def _storage(value: Any) -> Storage:
+    """What ``("storage", class, key, device, count)`` says."""
+    if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) != 5:
+        raise Refusal(_DAMAGED)
+    word, name, key, _, count = cast("tuple[Any, ...]", value)
+    if word != "storage" or not isinstance(name, _Name) or type(key) is not str or not _is_size(count):
+        raise Refusal(_DAMAGED)
+    return Storage(key, _STORAGES[name.text], count)
+
+
+def _called(function: Any, arguments: Any) -> Any:
+    """What the three functions that a state dict needs would return."""
+    if not isinstance(function, _Name) or type(arguments) is not tuple:
+        raise Refusal(_DAMAGED)
+    values = cast("tuple[Any, ...]", arguments)
+    if function.text == _DICTIONARY and not values:
+        return {}
+    if function.text == _PARAMETER and len(values) == 3 and isinstance(values[0], Layout):
+        return values[0]
+    if function.text == _TENSOR and len(values) == 6:  # the last two are requires_grad, and hooks
+        storage, offset, shape, strides = values[:4]
+        if isinstance(storage, Storage) and _is_size(offset) and _are_sizes(shape) and _are_sizes(strides):
+            return Layout(storage, offset, shape, strides)
+    raise Refusal(_DAMAGED)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_sizes(values: Any) -> bool:
+    return type(values) is tuple and all(_is_size(value) for value in cast("tuple[Any, ...]", values))
+
+
+def _quoted(name: object) -> str:
+    """A name out of a file, for a message."""
+    return repr(name) if len(text := repr(name)) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]} ..."
+
+
+def write(layouts: Mapping[str, Layout]) -> bytes:
+    """The pickle of a state dict; the inverse of ``read``."""
+    entries = b"".join(_plain(name) + _tensor(layout) for name, layout in layouts.items())
+    return pickle.PROTO + b"\x02" + _empty_dictionary() + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP
+
+
+def _tensor(layout: Layout) -> bytes:
+    key, dtype, count = layout.storage
+    storage = _plain("storage") + _global(_STORAGE_NAMES[dtype]) + _plain(key) + _plain("cpu") + _plain(count)
+    view = b"".join(_plain(part) for part in layout[1:])
+    hooks = pickle.NEWFALSE + _empty_dictionary()  # it requires no gradient
+    arguments = pickle.MARK + storage + pickle.TUPLE + pickle.BINPERSID + view + hooks
+    return _global(_TENSOR) + pickle.MARK + arguments + pickle.TUPLE + pickle.REDUCE
+
+
+def _empty_dictionary() -> bytes:
+    return _global(_DICTIONARY) + pickle.EMPTY_TUPLE + pickle.REDUCE
+
+
+def _global(name: str) -> bytes:
+    return pickle.GLOBAL + name.replace(" ", "\n").encode() + b"\n"
+
+
+def _plain(value: str | int | tuple[int, ...]) -> bytes:
+    return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop behind
