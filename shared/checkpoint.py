@@ -50,8 +50,9 @@ Verify = Literal["open", "touched", "full"]
 class Checkpoint:
     """A configuration, and the tensors that it describes: ``tensors`` maps canonical names to arrays.
 
-    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
-    for tied tensors, which are stored once: alias -> name in ``tensors``.
+    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``left_out`` names, for one that
+    was just read, the tensors of the source that it does not keep, and says why; no file holds that. ``aliases`` are
+    further names for tied tensors, which are stored once: alias -> name in ``tensors``.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
@@ -62,12 +63,14 @@ class Checkpoint:
         config: ModelConfig,
         tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
+        left_out: Mapping[str, str] | None = None,
     ) -> None:
         # The arrays behind mapped tensors: looking at their shapes is no reason to verify their checksums.
         schema.verify(config, tensors.arrays if isinstance(tensors, _MappedTensors) else tensors)
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
+        self.left_out: Mapping[str, str] = left_out or {}
         _check_source_names(self)
 
     @property

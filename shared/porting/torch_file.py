@@ -93,7 +93,11 @@ def _view(name: str, layout: Layout, numbers: Array) -> Array:
     size = layout.storage.dtype.itemsize
     try:  # NumPy refuses a view that leaves its buffer
         view = np.ndarray(
-            layout.shape, numbers.dtype, numbers, layout.offset * size, tuple(size * stride for stride in layout.strides)
+            layout.shape,
+            numbers.dtype,
+            numbers,
+            layout.offset * size,
+            tuple(size * stride for stride in layout.strides),
         )
     except (ValueError, OverflowError, TypeError) as error:
         raise Refusal(f"{name[:80]!r} is no view of its storage; restore the file, or save it again") from error
