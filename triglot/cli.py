@@ -76,8 +76,8 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a "
-        "folder with config.json and model.safetensors, or the bare .safetensors; with --source-dialect, the state dict "
-        "of an article (.pt, .npz, .safetensors).",
+        "folder with config.json and model.safetensors, or the bare .safetensors; with --source-dialect, the state "
+        "dict of an article (.pt, .npz, .safetensors).",
     ),
 ]
 ConfigOption = Annotated[

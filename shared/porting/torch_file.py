@@ -15,7 +15,7 @@ from ..arrays import Array
 from ..dtypes import storable
 from ..errors import PortingError
 from . import torch_pickle, zip_file
-from .torch_pickle import SAVE_ALONE, Layout, Refusal, Storage
+from .torch_pickle import SAVE_ALONE, Layout, RefusalError, Storage
 
 _PICKLE, _BYTE_ORDER, _VERSION, _STORAGES = "/data.pkl", "/byteorder", "/version", "/data/"
 _NAME = "archive"  # what torch.save calls it when it writes to no file of a name
@@ -40,7 +40,7 @@ def read(path: Path) -> dict[str, Array]:
     members = zip_file.read(path)
     try:
         return _tensors(members)
-    except Refusal as error:
+    except RefusalError as error:
         raise PortingError(f"cannot read {path}: {error}") from error
 
 
@@ -61,13 +61,13 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
 def _tensors(members: Mapping[str, bytes]) -> dict[str, Array]:
     found = [name for name in members if name.endswith(_PICKLE) and name.count("/") == 1]
     if len(found) != 1:
-        raise Refusal(f"it has {len(found)} members NAME{_PICKLE}, expected one; save it with torch.save")
+        raise RefusalError(f"it has {len(found)} members NAME{_PICKLE}, expected one; save it with torch.save")
     name = found[0].removesuffix(_PICKLE)
     if f"{name}/constants.pkl" in members:
-        raise Refusal(f"it is a program of TorchScript; {SAVE_ALONE}")
+        raise RefusalError(f"it is a program of TorchScript; {SAVE_ALONE}")
     order = members.get(f"{name}{_BYTE_ORDER}", b"little")
     if order not in (b"little", b"big"):
-        raise Refusal(f"its byteorder is {order[:20]!r}; expected little or big, restore the file")
+        raise RefusalError(f"its byteorder is {order[:20]!r}; expected little or big, restore the file")
     layouts = torch_pickle.read(members[found[0]])
     storages: dict[Storage, Array] = {}
     for layout in layouts.values():
@@ -79,10 +79,10 @@ def _tensors(members: Mapping[str, bytes]) -> dict[str, Array]:
 def _numbers(storage: Storage, members: Mapping[str, bytes], folder: str, *, big: bool) -> Array:
     content = members.get(f"{folder}{storage.key}")
     if content is None:
-        raise Refusal(f"its storage {storage.key[:80]!r} is missing; restore the file, or save it again")
-    if len(content) != storage.count * storage.dtype.itemsize:
-        raise Refusal(
-            f"its storage {storage.key} has {len(content)} bytes, expected {storage.count} of {storage.dtype}; "
+        raise RefusalError(f"its storage {storage.key[:80]!r} is missing; restore the file, or save it again")
+    if len(content) != storage.numbers * storage.dtype.itemsize:
+        raise RefusalError(
+            f"its storage {storage.key} has {len(content)} bytes, expected {storage.numbers} of {storage.dtype}; "
             "restore the file, or save it again"
         )
     bits = np.frombuffer(content, f"{'>' if big else '<'}u{storage.dtype.itemsize}")
@@ -91,14 +91,8 @@ def _numbers(storage: Storage, members: Mapping[str, bytes], folder: str, *, big
 
 def _view(name: str, layout: Layout, numbers: Array) -> Array:
     size = layout.storage.dtype.itemsize
+    strides = tuple(size * stride for stride in layout.strides)
     try:  # NumPy refuses a view that leaves its buffer
-        view = np.ndarray(
-            layout.shape,
-            numbers.dtype,
-            numbers,
-            layout.offset * size,
-            tuple(size * stride for stride in layout.strides),
-        )
+        return np.ndarray(layout.shape, numbers.dtype, numbers, layout.offset * size, strides)
     except (ValueError, OverflowError, TypeError) as error:
-        raise Refusal(f"{name[:80]!r} is no view of its storage; restore the file, or save it again") from error
-    return view
+        raise RefusalError(f"{name[:80]!r} is no view of its storage; restore the file, or save it again") from error

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..arrays import Array
 from ..dtypes import BFLOAT16
 
 # Ten times the tensors of the deepest Transformers, at 500 bytes and 60 instructions each.
@@ -45,16 +44,16 @@ _PARAMETER = "torch._utils _rebuild_parameter"
 _CALLS = (_DICTIONARY, _TENSOR, _PARAMETER)
 
 
-class Refusal(ValueError):
+class RefusalError(ValueError):
     """Why a pickle is not read, and what to do."""
 
 
 class Storage(NamedTuple):
-    """A block of ``count`` numbers in the member ``key`` of the archive."""
+    """A block of so many ``numbers``, the member ``key`` of the archive."""
 
     key: str
     dtype: np.dtype[Any]
-    count: int
+    numbers: int
 
 
 class Layout(NamedTuple):
@@ -76,21 +75,21 @@ def read(content: bytes) -> dict[str, Layout]:
     """The tensors of a state dict, by name.
 
     Raises:
-        Refusal: the pickle is damaged, or anything else than a dictionary of tensors.
+        RefusalError: the pickle is damaged, or anything else than a dictionary of tensors.
     """
     if len(content) > LONGEST:
-        raise Refusal(f"its pickle has more than {LONGEST} bytes; {SAVE_ALONE}")
+        raise RefusalError(f"its pickle has more than {LONGEST} bytes; {SAVE_ALONE}")
     try:
         found = _Machine().run(content)
-    except Refusal:
+    except RefusalError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise Refusal(_DAMAGED) from error
+        raise RefusalError(_DAMAGED) from error
     if not isinstance(found, dict):
-        raise Refusal(f"it holds a {type(found).__name__}, not a state dict; {SAVE_ALONE}")
+        raise RefusalError(f"it holds a {type(found).__name__}, not a state dict; {SAVE_ALONE}")
     for name, value in cast("dict[object, object]", found).items():
         if not isinstance(name, str) or not isinstance(value, Layout):
-            raise Refusal(f"its {_quoted(name)} is a {type(value).__name__}, not a tensor; {SAVE_ALONE}")
+            raise RefusalError(f"its {_quoted(name)} is a {type(value).__name__}, not a tensor; {SAVE_ALONE}")
     return cast("dict[str, Layout]", found)
 
 
@@ -130,24 +129,24 @@ class _Machine:
     def run(self, content: bytes) -> Any:
         for number, (instruction, argument, _) in enumerate(pickletools.genops(content)):
             if number > _MOST_INSTRUCTIONS:
-                raise Refusal(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
+                raise RefusalError(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
             if instruction.name == "STOP":
                 (result,) = self._stack
                 return result
             if instruction.name not in self._instructions:
-                raise Refusal(
+                raise RefusalError(
                     f"its pickle uses the instruction {instruction.name}, which no state dict needs; {SAVE_ALONE}"
                 )
             self._instructions[instruction.name](argument)
-        raise Refusal(_DAMAGED)
+        raise RefusalError(_DAMAGED)
 
     def _protocol(self, number: int) -> None:
         if number != 2:
-            raise Refusal(f"its pickle has protocol {number}; expected 2, save it with the default of torch.save")
+            raise RefusalError(f"its pickle has protocol {number}; expected 2, save it with the default of torch.save")
 
     def _last(self, count: int) -> list[Any]:
         if len(self._stack) - (self._marks[-1] if self._marks else 0) < count:
-            raise Refusal(_DAMAGED)
+            raise RefusalError(_DAMAGED)
         values = self._stack[-count:]
         del self._stack[-count:]
         return values
@@ -161,16 +160,16 @@ class _Machine:
     def _append(self, values: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, list):
-            raise Refusal(_DAMAGED)
+            raise RefusalError(_DAMAGED)
         cast("list[Any]", target).extend(values)
 
     def _set(self, values: list[Any]) -> None:
         target = _dictionary(self._stack[-1])
         for key, value in zip(values[::2], values[1::2], strict=True):
             if type(key) not in (str, int):  # the hash of a deep tuple overflows the stack of the interpreter
-                raise Refusal(_DAMAGED)
+                raise RefusalError(_DAMAGED)
             if key in target:
-                raise Refusal(f"it holds {_quoted(key)} twice; save it again")
+                raise RefusalError(f"it holds {_quoted(key)} twice; save it again")
             target[key] = value
 
     def _remember(self, place: int) -> None:
@@ -178,36 +177,38 @@ class _Machine:
 
     def _name(self, text: str) -> None:
         if text not in _STORAGES and text not in _CALLS:
-            raise Refusal(f"it names {_quoted(text.replace(' ', '.'))}, which is no part of a state dict; {SAVE_ALONE}")
+            raise RefusalError(
+                f"it names {_quoted(text.replace(' ', '.'))}, which is no part of a state dict; {SAVE_ALONE}"
+            )
         self._stack.append(_Name(text))
 
     def _build(self, state: Any) -> None:
         """Attributes of the dictionary: the versions of the modules, which say nothing about the tensors."""
         _dictionary(self._stack[-1])
         if set(_dictionary(state)) != {"_metadata"}:
-            raise Refusal(f"its dictionary has attributes of its own; {SAVE_ALONE}")
+            raise RefusalError(f"its dictionary has attributes of its own; {SAVE_ALONE}")
 
 
 def _dictionary(value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise Refusal(_DAMAGED)
+        raise RefusalError(_DAMAGED)
     return cast("dict[Any, Any]", value)
 
 
 def _storage(value: Any) -> Storage:
     """What ``("storage", class, key, device, count)`` says."""
     if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) != 5:
-        raise Refusal(_DAMAGED)
+        raise RefusalError(_DAMAGED)
     word, name, key, _, count = cast("tuple[Any, ...]", value)
     if word != "storage" or not isinstance(name, _Name) or type(key) is not str or not _is_size(count):
-        raise Refusal(_DAMAGED)
+        raise RefusalError(_DAMAGED)
     return Storage(key, _STORAGES[name.text], count)
 
 
 def _called(function: Any, arguments: Any) -> Any:
     """What the three functions that a state dict needs would return."""
     if not isinstance(function, _Name) or type(arguments) is not tuple:
-        raise Refusal(_DAMAGED)
+        raise RefusalError(_DAMAGED)
     values = cast("tuple[Any, ...]", arguments)
     if function.text == _DICTIONARY and not values:
         return {}
@@ -217,7 +218,7 @@ def _called(function: Any, arguments: Any) -> Any:
         storage, offset, shape, strides = values[:4]
         if isinstance(storage, Storage) and _is_size(offset) and _are_sizes(shape) and _are_sizes(strides):
             return Layout(storage, offset, shape, strides)
-    raise Refusal(_DAMAGED)
+    raise RefusalError(_DAMAGED)
 
 
 def _is_size(value: Any) -> bool:
