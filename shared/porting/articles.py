@@ -75,6 +75,22 @@ class Article:
         """Whether ``source`` can be a state dict, by the name of the file; what is in it, ``read`` finds out."""
         return source.is_file() and source.suffix in _READERS
 
+    def native(self, config: ModelConfig) -> dict[str, str]:
+        """Canonical name -> name in this dialect, for every parameter of ``config``.
+
+        Raises:
+            PortingError: the configuration has a parameter that the article does not have.
+        """
+        table: dict[str, str] = {}
+        for name in schema.parameters(config):
+            theirs = article_names.native(self.names, name)
+            if theirs is None:
+                raise PortingError(
+                    f"article {self.number} has no name for {name}; the configuration belongs to another model"
+                )
+            table[name] = theirs
+        return table
+
     def read(self, source: Path, config: Given = None) -> Checkpoint:
         """The state dict in ``source`` as a neutral checkpoint, under the recipe as ``config`` corrects it.
 
@@ -85,9 +101,10 @@ class Article:
         final = configured(recipe(self.recipe).to_dict(), config)
         found = _READERS[source.suffix](source)
         try:
+            _check_layers(final, len(found))
             original = self._plain(found)
             tensors = {name: found[theirs] for name, theirs in original.items()}
-            native = self._native(final, most_layers=len(tensors))
+            native = self.native(final)
             self._check(final, native, tensors, original)
             left_out = self._left_out(final, tensors, original)
         except TriglotError as error:
@@ -112,7 +129,7 @@ class Article:
             raise PortingError(f"cannot write {target}: its name does not say the format; expected {_SUFFIXES}")
         self._check_expressible(given.config)
         parameters = schema.parameters(given.config)
-        native = self._native(given.config, most_layers=len(parameters))
+        native = self.native(given.config)
         tensors = {theirs: self._turned(given.tensors[name], parameters[name]) for name, theirs in native.items()}
         for name, length in self._buffers(given.config).items():
             tensors[name] = position_buffers.table(given.config, length)
@@ -127,23 +144,6 @@ class Article:
         if scoped and bare:
             raise PortingError(f"{scoped[0]} and {bare[0]} are of two models; keep one of them")
         return {name.removeprefix(self.scope) if name in scoped else name: name for name in found}
-
-    def _native(self, config: ModelConfig, most_layers: int) -> dict[str, str]:
-        """Canonical name -> name in this dialect, for every parameter of ``config``."""
-        if max(config.layers, config.decoder_layers) > most_layers:  # before as many names are made up
-            layers = max(config.layers, config.decoder_layers)
-            raise PortingError(
-                f"{most_layers} tensors cannot be {layers} layers; the configuration belongs to another model"
-            )
-        table: dict[str, str] = {}
-        for name in schema.parameters(config):
-            theirs = article_names.native(self.names, name)
-            if theirs is None:
-                raise PortingError(
-                    f"article {self.number} has no name for {name}; the configuration belongs to another model"
-                )
-            table[name] = theirs
-        return table
 
     def _buffers(self, config: ModelConfig) -> dict[str, int]:
         """The position tables and their lengths."""
@@ -219,7 +219,7 @@ class Article:
         ]
         if self.divided and not lost:
             lost += [
-                f"{name} {getattr(config, name)} (only the {config.heads}th part of hidden_size {config.hidden_size})"
+                f"{name} {getattr(config, name)} times heads {config.heads} (only hidden_size {config.hidden_size})"
                 for name in ("key_size", "value_size")
                 if getattr(config, name) * config.heads != config.hidden_size
             ]
@@ -228,6 +228,12 @@ class Article:
                 f"the dialect article-{self.recipe} cannot express {', '.join(lost)}; correct the configuration if the "
                 "model allows it (config=, or --set on the command line)"
             )
+
+
+def _check_layers(config: ModelConfig, tensors: int) -> None:
+    layers = max(config.layers, config.decoder_layers)
+    if layers > tensors:  # before as many names are made up
+        raise PortingError(f"{tensors} tensors cannot be {layers} layers; the configuration belongs to another model")
 
 
 def _first(problems: list[str]) -> list[str]:
