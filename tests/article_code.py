@@ -122,7 +122,7 @@ class PositionEmbedding(nn.Module):
         self.embed = nn.Embedding(vocabulary, width)
 
     def forward(self, x):
-        return self.embed(x) + self.pe[:, : x.shape[1]]
+        return self.embed(x) + self.get_buffer("pe")[:, : x.shape[1]]
 
 
 class Translation(nn.Module):
@@ -291,7 +291,7 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("pe", position_table(length, width))
 
     def forward(self, x):
-        return x + self.pe[:, : x.shape[1]]
+        return x + self.get_buffer("pe")[:, : x.shape[1]]
 
 
 class Prenorm(nn.Module):
@@ -449,7 +449,7 @@ class Multihead(nn.Module):
 
     def forward(self, query, key, value, key_padding_mask):
         """``query`` (T, B, D), ``key`` and ``value`` (S, B, D), ``key_padding_mask`` (B, S): True is not seen."""
-        projections = (query, self.q_proj_weight), (key, self.k_proj_weight), (value, self.v_proj_weight)
-        parts = (nn.functional.linear(x, weight).transpose(0, 1) for x, weight in projections)
-        context = attend(*parts, self.heads, key_padding_mask[:, None], float("-inf"))
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        query, key, value = query @ self.q_proj_weight.T, key @ self.k_proj_weight.T, value @ self.v_proj_weight.T
+        context = attend(query, key, value, self.heads, key_padding_mask[:, None], float("-inf"))
         return self.out_proj(context).transpose(0, 1)

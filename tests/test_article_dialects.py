@@ -71,7 +71,7 @@ def make_state_dict(name, **changes):
 def save(tensors, path):
     """As a reader of the article would, with the libraries themselves."""
     if path.suffix == ".npz":
-        np.savez(path, **{name: tensor.detach().numpy() for name, tensor in tensors.items()})
+        np.savez(path, allow_pickle=False, **{name: tensor.detach().numpy() for name, tensor in tensors.items()})
     elif path.suffix == ".safetensors":
         from safetensors.torch import save_file
 
@@ -559,20 +559,20 @@ def test_what_the_code_takes_as_an_argument_is_written(changes, make_checkpoint,
 def test_an_npz_of_anything_else_is_refused(damage, message, make_checkpoint, tmp_path):
     path, name = tmp_path / "run.npz", "encoder.norm.alpha"
     if damage == "compressed":
-        np.savez_compressed(path, **{name: np.zeros(1)})
+        np.savez_compressed(path, allow_pickle=True, **{name: np.zeros(1)})
     elif damage == "neutral":
         port(make_checkpoint("annotated-tiny"), path)
     elif damage == "no zip":
         path.write_bytes(b"anything")
     else:
-        np.savez(path, **{name: np.array(["a", None]) if damage == "objects" else np.array(["abc"])})
+        np.savez(path, allow_pickle=True, **{name: np.array(["a", None]) if damage == "objects" else np.array(["abc"])})
     with pytest.raises(PortingError, match=f"^{re.escape(f'cannot read {path}: {message}')}"):
         read(path, "annotated")
 
 
 def test_fortran_order_is_understood(tmp_path):
     arrays = {name: np.asfortranarray(tensor.detach().numpy()) for name, tensor in make_state_dict("annotated").items()}
-    np.savez(tmp_path / "fortran.npz", **arrays)
+    np.savez(tmp_path / "fortran.npz", allow_pickle=False, **arrays)
     save(make_state_dict("annotated"), tmp_path / "plain.npz")
     digests = {read(tmp_path / file, "annotated").digest for file in ("fortran.npz", "plain.npz")}
     assert len(digests) == 1

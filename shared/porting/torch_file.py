@@ -31,7 +31,9 @@ def read(path: Path) -> dict[str, Array]:
         with path.open("rb") as file:
             start = file.read(pickles.START)
     except OSError as error:
-        raise PortingError(f"cannot read {path}: {error.strerror}; get the right to read it") from error
+        raise PortingError(
+            f"cannot read {path}: {error.strerror}; restore the file, or get the right to read it"
+        ) from error
     if start[:2] != b"PK" and pickles.is_pickle(start):
         raise PortingError(
             f"cannot read {path}: it is a bare pickle, as PyTorch before 1.6 wrote it; save the state dict again, with "

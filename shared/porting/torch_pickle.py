@@ -86,10 +86,10 @@ def read(content: bytes) -> dict[str, Layout]:
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RefusalError(_DAMAGED) from error
     if not isinstance(found, dict):
-        raise RefusalError(f"it holds a {type(found).__name__}, not a state dict; {SAVE_ALONE}")
+        raise RefusalError(f"it holds a {_kind(found)}, not a state dict; {SAVE_ALONE}")
     for name, value in cast("dict[object, object]", found).items():
         if not isinstance(name, str) or not isinstance(value, Layout):
-            raise RefusalError(f"its {_quoted(name)} is a {type(value).__name__}, not a tensor; {SAVE_ALONE}")
+            raise RefusalError(f"its {_quoted(name)} is a {_kind(value)}, not a tensor; {SAVE_ALONE}")
     return cast("dict[str, Layout]", found)
 
 
@@ -227,6 +227,11 @@ def _is_size(value: Any) -> bool:
 
 def _are_sizes(values: Any) -> bool:
     return type(values) is tuple and all(_is_size(value) for value in cast("tuple[Any, ...]", values))
+
+
+def _kind(value: object) -> str:
+    words: dict[type, str] = {Layout: "tensor", Storage: "storage", _Name: "name"}
+    return words.get(type(value), type(value).__name__)
 
 
 def _quoted(name: object) -> str:
