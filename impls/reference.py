@@ -33,9 +33,7 @@ class Reference:
             if dtype != "bfloat16":
                 return self._rounded.trace(batch, replacements)
             probe = _Rounding(replacements)
-            source = batch.source.astype(np.float32) if batch.source.dtype.kind == "f" else batch.source
-            inputs = (batch.valid, batch.segment_ids, batch.task_ids, batch.target, batch.target_valid)
-            self._rounded.transformer(source, *inputs, probe)
+            self._rounded.run(batch, probe)
             return probe.record
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from .errors import ConfigError
 
-Kind = Literal["encoder", "encoder_decoder"]
+Kind = Literal["encoder", "encoder_decoder", "attention"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
 Masking = Literal["exclude", "fill", "add"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal_per_dimension"]
@@ -42,7 +42,9 @@ class ModelConfig:
 
     Sizes
         ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (free: they
-        need not be D / H), ``feed_forward_size`` F. ``decoder_layers`` are those of an ``encoder_decoder``.
+        need not be D / H), ``feed_forward_size`` F. ``decoder_layers`` are those of an ``encoder_decoder``. The kind
+        ``attention`` is one multi-head attention and nothing else: no layers, processes, embeddings and heads; its
+        norm and activation say nothing, and its maximum lengths are those of the keys and of the queries.
 
     Inputs
         ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
@@ -59,7 +61,7 @@ class ModelConfig:
     Processes
         Strings over ``a`` (add the residual), ``n`` (normalise), ``d`` (drop out), run from left to right around
         each sublayer (``pre_process``, ``post_process``), after the last layer (``final_process``) and after the
-        embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan".
+        embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan". A "d" may come twice.
 
     Arithmetic
         ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the deviation. ``activation``
@@ -128,6 +130,7 @@ class ModelConfig:
         _check_arithmetic(self)
         _check_heads(self)
         _check_decoder(self)
+        _check_attention_alone(self)
         for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
             if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -195,16 +198,8 @@ def _check_types(config: ModelConfig) -> None:
 
 
 def _check_sizes(config: ModelConfig) -> None:
-    sizes = (
-        "hidden_size",
-        "layers",
-        "heads",
-        "key_size",
-        "value_size",
-        "feed_forward_size",
-        "source_max_length",
-    )
-    for name in sizes:
+    of_layers = () if config.kind == "attention" else ("layers", "feed_forward_size")
+    for name in ("hidden_size", *of_layers, "heads", "key_size", "value_size", "source_max_length"):
         if getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "a size of at least 1")
     names = ("source_vocabulary", "segments", "tasks", "position_offset", "decoder_layers", "target_vocabulary")
@@ -218,9 +213,11 @@ def _check_processes(config: ModelConfig) -> None:
         commands = getattr(config, name)
         # Only after a sublayer is there a residual to add.
         accepted = "adn" if name == "post_process" else "dn"
-        if not set(commands) <= set(accepted) or len(set(commands)) != len(commands):
+        # Article 002 drops out twice in a row, after the positions and "on the sum".
+        counts = {command: commands.count(command) for command in accepted}
+        if sum(counts.values()) != len(commands) or any(n > (2 if c == "d" else 1) for c, n in counts.items()):
             meanings = ", ".join(f"{command!r} {PROCESS_COMMANDS[command]}" for command in accepted)
-            raise _refuse(name, commands, f"each at most once of {meanings}")
+            raise _refuse(name, commands, f"each at most once, but for d, of {meanings}")
 
 
 def _check_inputs(config: ModelConfig) -> None:
@@ -260,7 +257,7 @@ def _check_heads(config: ModelConfig) -> None:
 
 
 def _check_decoder(config: ModelConfig) -> None:
-    if config.kind == "encoder":
+    if config.kind != "encoder_decoder":
         _check_no_decoder(config)
         return
     for name in (*_DECODER_SIZES, "source_vocabulary"):
@@ -285,9 +282,25 @@ def _check_decoder(config: ModelConfig) -> None:
 
 
 def _check_no_decoder(config: ModelConfig) -> None:
-    absent = {**dict.fromkeys(_DECODER_SIZES, 0), "shared_embeddings": False, "normalize_memory": False}
-    for name, nothing in {**absent, "start_id": None, "end_id": None}.items():
+    absent = {"decoder_layers": 0, "target_vocabulary": 0, "shared_embeddings": False, "normalize_memory": False}
+    absent |= {"start_id": None, "end_id": None}
+    if config.kind == "encoder":
+        absent["target_max_length"] = 0
+    for name, nothing in absent.items():
         if getattr(config, name) != nothing:
-            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind encoder has no decoder")
+            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind {config.kind} has no decoder")
     if set(config.heads_on_top) & set(DECODER_HEADS):
         raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")
+
+
+def _check_attention_alone(config: ModelConfig) -> None:
+    if config.kind != "attention":
+        return
+    absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
+    for name, nothing in (absent | dict.fromkeys(("pre_process", "post_process", "final_process"), "")).items():
+        if getattr(config, name) != nothing:
+            raise _refuse(
+                name, getattr(config, name), f"{nothing!r}: kind attention has neither layers nor heads on top"
+            )
+    if config.target_max_length < 1:
+        raise _refuse("target_max_length", config.target_max_length, "at least 1: the longest row of queries")

@@ -28,6 +28,10 @@ class PortingError(TriglotError):
     """Foreign weights cannot be translated without loss."""
 
 
+class TrainingError(TriglotError):
+    """A plan of training is impossible, or a model cannot be trained as asked."""
+
+
 class FrameworkError(TriglotError):
     """A framework is unknown, not installed, or cannot run what was asked of it."""
 

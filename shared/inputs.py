@@ -5,7 +5,7 @@ the third. So ``batch`` and ``pair`` refuse it here, in the same words for all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from .arrays import Array, Bools, Int32s
 from .config import ModelConfig
-from .errors import InputError
+from .errors import InputError, TrainingError
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,11 @@ class Batch:
 
     ``source``: token ids (B, S), int32; or, for a model without embeddings, vectors (B, S, D), float32 or float64.
     ``valid``: bool (B, S), True for real tokens. ``segment_ids``, ``task_ids``: int32 (B, S). ``target``, int32, and
-    ``target_valid``, bool: (B, T), what a decoder reads; without a decoder T is 0.
+    ``target_valid``, bool: (B, T), what a decoder reads; without a decoder T is 0. ``labels``: int32 (B, T), the token
+    that should follow each target token, -1 where none counts; T is 0 unless the model is to be trained.
+
+    A model that is attention alone attends to ``source``, its keys, with ``query`` (B, T, D) and ``value`` (B, S, D).
+    ``allowed``, bool, and ``bias``, float, broadcast to (B, H, T, S). For other models these four are empty.
     """
 
     source: Array
@@ -31,17 +35,15 @@ class Batch:
     task_ids: Int32s
     target: Int32s
     target_valid: Bools
+    labels: Int32s = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    query: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    value: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+    allowed: Bools = field(default_factory=lambda: np.zeros((0, 0, 0, 0), np.bool_))
+    bias: Array = field(default_factory=lambda: np.zeros((0, 0, 0, 0), np.float32))
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by name, to be written to a file."""
-        return {
-            "source": self.source,
-            "valid": self.valid,
-            "segment_ids": self.segment_ids,
-            "task_ids": self.task_ids,
-            "target": self.target,
-            "target_valid": self.target_valid,
-        }
+        return {member.name: getattr(self, member.name) for member in fields(self)}
 
 
 def batch(
@@ -52,6 +54,8 @@ def batch(
     Raises:
         InputError: names the input, what it is and what was expected.
     """
+    if config.kind == "attention":
+        raise InputError("this model is attention alone, so there is nothing to encode; use attend")
     source = _source(config, "token_ids", token_ids)
     shape = source.shape[:2]
     valid = _source_valid("valid", np.ones(shape, np.bool_) if valid is None else valid, shape)
@@ -83,7 +87,8 @@ def pair(
         InputError: see ``batch``; also the model has no decoder.
     """
     if config.kind != "encoder_decoder":
-        raise InputError("this model has no decoder, so there is no forward; use encode and heads")
+        others = "attend" if config.kind == "attention" else "encode and heads"
+        raise InputError(f"this model has no decoder, so there is no forward; use {others}")
     source = _source(config, "source_ids", source_ids)
     valid = _source_valid("source_valid", _real(config, source, source_valid), source.shape)
     ids = _array("target_ids", target_ids)
@@ -105,15 +110,193 @@ def _real(config: ModelConfig, ids: Array, valid: Any) -> Any:
     return np.ones(ids.shape, np.bool_) if config.pad_id is None else ids != config.pad_id
 
 
+def teacher_forcing(config: ModelConfig, source_ids: Any, target_ids: Any, source_valid: Any = None) -> Batch:
+    """A batch to train on: the decoder reads all but the last token of each target, and is to name the next each time.
+
+    ``source_ids`` (B, S); ``target_ids`` (B, T + 1), whole sentences from the start id on. Padding among them is no
+    label.
+
+    Raises:
+        InputError: see ``pair``; also a target is shorter than two tokens, or no label is left.
+    """
+    ids = _array("target_ids", target_ids)
+    if ids.ndim != 2 or ids.shape[1] < 2:
+        raise InputError(f"target_ids is {_describe(ids)}; expected integers (B, T), of at least two tokens each")
+    given = pair(config, source_ids, ids[:, :-1], source_valid)
+    following = _in_range("target_ids", ids[:, 1:], config.target_vocabulary)
+    return labelled(config, given, np.where(_real(config, following, None), following, -1))
+
+
+def labelled(config: ModelConfig, given: Batch, labels: Any) -> Batch:
+    """``given`` with ``labels``: integers (B, T), the token that should follow each target token, -1 where none counts.
+
+    Raises:
+        InputError: the labels do not fit the targets, or none counts.
+    """
+    named = _array("labels", labels)
+    if named.shape != given.target.shape or not np.issubdtype(named.dtype, np.integer):
+        raise InputError(f"labels is {_describe(named)}; expected integers {given.target.shape}")
+    if named.min() < -1 or named.max() >= config.target_vocabulary:
+        wrong = int(named.min() if named.min() < -1 else named.max())
+        raise InputError(f"labels holds {wrong}; expected ids from 0 to {config.target_vocabulary - 1}, or -1 for none")
+    # A padding token has no scores, so none can be asked for there.
+    counted = np.where(given.target_valid, named, -1).astype(np.int32)
+    if not (counted >= 0).any():
+        raise InputError("no label counts: all are -1, or stand at padding; give at least one")
+    return replace(given, labels=counted)
+
+
+def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = None) -> tuple[Batch, int]:
+    """Check the inputs of ``generate``; the batch, whose targets are not there yet, and how long they may become.
+
+    Raises:
+        InputError: see ``pair``; also ``max_length`` is no length that the model has, or it has no special ids.
+    """
+    if config.kind == "encoder_decoder":
+        missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
+        if missing:
+            raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
+    length = config.target_max_length if max_length is None else max_length
+    if type(length) is not int or not 1 <= length <= max(config.target_max_length, 1):
+        raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")
+    rows = _array("source_ids", source_ids).shape[:1]
+    return pair(config, source_ids, np.full((*rows, 1), config.start_id or 0)), length
+
+
+def check_labels(config: ModelConfig, given: Batch) -> Batch:
+    """The batch, if a model of ``config`` can be trained on it: it may have been made for another, or for no training.
+
+    Raises:
+        InputError: see ``labelled``.
+        TrainingError: see ``check_trainable``.
+    """
+    check_trainable(config)
+    if not given.labels.size:
+        raise InputError("the batch has no labels; make it with teacher_forcing, or give it labels")
+    return labelled(config, check_batch(config, given), given.labels)
+
+
+def check_trainable(config: ModelConfig) -> None:
+    """Refuse a model without a loss.
+
+    Raises:
+        TrainingError: it has no decoder, whose next tokens could be compared with what they should be.
+    """
+    if config.kind != "encoder_decoder":
+        raise TrainingError(
+            f"this model is an {config.kind}: there is no loss to train it by; take one of kind encoder_decoder, as "
+            "translation"
+        )
+
+
+def attention(
+    config: ModelConfig,
+    query: Any,
+    key: Any,
+    value: Any,
+    allowed: Any = None,
+    key_valid: Any = None,
+    bias: Any = None,
+    batch_first: bool = True,
+) -> Batch:
+    """Check the inputs of ``attend`` and complete them: everything may be attended to, and nothing is added.
+
+    A bias of minus infinity forbids, as ``allowed`` does: what is left of the bias is finite.
+
+    Raises:
+        InputError: see ``batch``; also the model is more than attention.
+    """
+    if config.kind != "attention":
+        raise InputError(f"this model is an {config.kind}, not attention alone; use encode, heads or forward")
+    vectors = [_vectors(config, name, given) for name, given in (("query", query), ("key", key), ("value", value))]
+    if not batch_first:
+        vectors = [np.ascontiguousarray(given.swapaxes(0, 1)) for given in vectors]
+    queries, keys, values = vectors
+    (rows, targets), sources = queries.shape[:2], keys.shape[1]
+    if values.shape != keys.shape or len(keys) != rows:
+        raise InputError(
+            f"query, key and value are {queries.shape}, {keys.shape} and {values.shape}, batch first; expected as many "
+            "rows in each, and keys as long as values"
+        )
+    for name, length, most in (
+        ("key", sources, config.source_max_length),
+        ("query", targets, config.target_max_length),
+    ):
+        if length > most:
+            raise InputError(f"the {name} length {length} is over the maximum {most} of the model; cut it")
+    valid = _valid("key_valid", np.ones((rows, sources), np.bool_) if key_valid is None else key_valid, keys.shape[:2])
+    shape = (rows, config.heads, targets, sources)
+    may = _mask("allowed", np.ones((targets, sources), np.bool_) if allowed is None else allowed, shape)
+    if may.dtype != np.bool_:
+        raise InputError(f"allowed is {_describe(may)}; expected bool, True = may attend")
+    added = _mask("bias", np.zeros((targets, sources), np.float32) if bias is None else bias, shape)
+    if added.dtype.name not in ("float32", "float64") or not (np.isfinite(added) | np.isneginf(added)).all():
+        raise InputError(f"bias is {_describe(added)}; expected float32 or float64, finite or minus infinity")
+    if np.isneginf(added).any():
+        may, added = may & np.isfinite(added), np.where(np.isfinite(added), added, np.zeros_like(added))
+    no_ids = np.zeros((rows, 0), np.int32)
+    return Batch(
+        source=keys,
+        valid=valid,
+        segment_ids=no_ids,
+        task_ids=no_ids,
+        target=no_ids,
+        target_valid=np.ones((rows, targets), np.bool_),
+        query=queries,
+        value=values,
+        allowed=may,
+        bias=added,
+    )
+
+
+def _vectors(config: ModelConfig, name: str, given: Any) -> Array:
+    vectors = _array(name, given)
+    if vectors.ndim != 3 or vectors.shape[2] != config.hidden_size or vectors.dtype.name not in ("float32", "float64"):
+        raise InputError(
+            f"{name} is {_describe(vectors)}; expected float32 or float64 (B, T, {config.hidden_size}), or with the "
+            "length first and batch_first=False"
+        )
+    if not vectors.size:
+        raise InputError(f"{name} is empty, shape {vectors.shape}; give at least one row with one vector")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(vectors.astype(np.float32)).all():
+            raise InputError(f"{name} is not finite in float32; expected finite numbers")
+    return vectors.astype(vectors.dtype.newbyteorder("="), copy=False)
+
+
+def _mask(name: str, given: Any, shape: tuple[int, int, int, int]) -> Array:
+    """As (B or 1, H or 1, T, S), from that, (T, S) or (B * H, T, S), the heads of a row side by side (article 004)."""
+    mask = _array(name, given)
+    rows, heads, targets, sources = shape
+    if mask.shape == (targets, sources):
+        return mask[None, None]
+    if mask.shape == (rows * heads, targets, sources):
+        return mask.reshape(shape)
+    if (
+        mask.ndim == 4
+        and mask.shape[2:] == (targets, sources)
+        and all(size in (1, whole) for size, whole in zip(mask.shape[:2], shape[:2], strict=True))
+    ):
+        return mask
+    raise InputError(
+        f"{name} is {_describe(mask)}; expected {(targets, sources)}, {(rows * heads, targets, sources)}, or "
+        f"{shape}, the first two sizes of which may be 1"
+    )
+
+
 def read_batch(config: ModelConfig, path: Path) -> Batch:
     """The batch in an ``.npz`` of NumPy: ``token_ids`` and, if need be, ``valid``, ``segment_ids`` and ``task_ids``.
 
-    For an encoder-decoder ``source_ids`` and ``target_ids`` and, if need be, ``source_valid`` and ``target_valid``.
+    For an encoder-decoder ``source_ids`` and ``target_ids`` and, if need be, ``source_valid`` and ``target_valid``; for
+    attention alone ``query``, ``key`` and ``value`` and, if need be, ``allowed``, ``key_valid`` and ``bias``.
 
     Raises:
         InputError: the file cannot be read, holds something else, or does not fit ``config``.
     """
     known, needed = ("token_ids", "valid", "segment_ids", "task_ids"), ("token_ids",)
+    if config.kind == "attention":
+        known = ("query", "key", "value", "allowed", "key_valid", "bias")
+        needed = ("query", "key", "value")
     if config.kind == "encoder_decoder":
         known, needed = ("source_ids", "target_ids", "source_valid", "target_valid"), ("source_ids", "target_ids")
     try:
@@ -129,6 +312,8 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
         raise InputError(f"{path} holds {', '.join(unknown)}; expected {', '.join(known)}")
     if missing := [name for name in needed if name not in arrays]:
         raise InputError(f"{path} holds no {', '.join(missing)}; expected {', '.join(known)}")
+    if config.kind == "attention":
+        return attention(config, **arrays)
     return pair(config, **arrays) if config.kind == "encoder_decoder" else batch(config, **arrays)
 
 
@@ -140,6 +325,8 @@ def check_batch(config: ModelConfig, given: Batch) -> Batch:
     """
     segment_ids = given.segment_ids if config.segments or given.segment_ids.any() else None
     task_ids = given.task_ids if config.tasks or given.task_ids.any() else None
+    if config.kind == "attention":
+        return attention(config, given.query, given.source, given.value, given.allowed, given.valid, given.bias)
     if config.kind == "encoder_decoder":
         return pair(config, given.source, given.target, given.valid, given.target_valid)
     return batch(config, given.source, given.valid, segment_ids, task_ids)
@@ -169,6 +356,8 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
     """One batch with rows of the ``lengths`` given, random ids (or vectors), padded to the longest."""
     shape = (len(lengths), max(lengths))
     valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
+    if config.kind == "attention":
+        return _random_attention(config, valid, generator)
     if not config.source_vocabulary:
         vectors = generator.standard_normal((*shape, config.hidden_size)).astype(np.float32)
         return batch(config, vectors, valid)
@@ -191,6 +380,17 @@ def _with_random_targets(config: ModelConfig, ids: Array, valid: Bools, generato
     if config.pad_id is not None:
         target[~target_valid] = config.pad_id
     return pair(config, ids, target, valid, target_valid)
+
+
+def _random_attention(config: ModelConfig, valid: Bools, generator: np.random.Generator) -> Batch:
+    """Queries one longer than the keys if there is room, a bias, and a mask that forbids about a third."""
+    rows, sources = valid.shape
+    targets = min(sources + 1, config.target_max_length)
+    drawn = [generator.standard_normal((rows, n, config.hidden_size)) for n in (targets, sources, sources)]
+    query, key, value = (vectors.astype(np.float32) for vectors in drawn)
+    shape = (rows, config.heads, targets, sources)
+    allowed = generator.random(shape) < 2 / 3
+    return attention(config, query, key, value, allowed, valid, generator.standard_normal(shape).astype(np.float32))
 
 
 def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:

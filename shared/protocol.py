@@ -7,6 +7,7 @@ from .arrays import Array, Bools
 from .checkpoint import Checkpoint
 from .config import ModelConfig
 from .inputs import Batch
+from .training import Moments, Outcome, Plan
 
 
 class Model(Protocol):
@@ -46,6 +47,78 @@ class Model(Protocol):
 
         Raises:
             InputError: an input does not fit the model, or it has no decoder.
+        """
+        ...
+
+    def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> Array:
+        """Target ids, int32 (B, T), greedy: the start id, the likeliest token each time, the pad id after the end id.
+
+        ``source_ids``: integers (B, S), padded with the pad id. ``max_length`` T; None: the maximum of the model.
+        ``cached``: keys and values of earlier tokens are kept; False: computed anew for each token, as in article 000.
+
+        Raises:
+            InputError: an input does not fit the model, or it has no decoder, or no start, end or pad id.
+        """
+        ...
+
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        allowed: Any = None,
+        key_valid: Any = None,
+        bias: Any = None,
+        batch_first: bool = True,
+    ) -> tuple[Array, Array]:
+        """The output of a model that is attention alone, (B, T, D), and its weights, averaged over heads, (B, T, S).
+
+        ``query`` (B, T, D); ``key``, ``value`` (B, S, D): float; with ``batch_first`` False they, and the output, have
+        the length first (article 004). ``key_valid``: bool (B, S), True for real keys. ``allowed``: bool, True = may
+        attend, and ``bias``: float, added to the scores, where minus infinity forbids: (T, S), (B * H, T, S) or
+        (B, H, T, S), where B and H may be 1. None: all may be attended to, and nothing is added.
+
+        Raises:
+            InputError: an input does not fit the model, or it is more than attention.
+        """
+        ...
+
+    def loss_and_gradients(
+        self, batch: Batch, dropout_masks: Mapping[str, Array] | None = None
+    ) -> tuple[float, dict[str, Array]]:
+        """The cross-entropy of a batch with labels, and its gradients by name; see ``inputs.teacher_forcing``.
+
+        The mean over the labels that count. ``dropout_masks``: what is dropped (``dropouts.py``); None: nothing.
+
+        Raises:
+            InputError: the batch does not fit the model, or has no labels.
+            TrainingError: the model has no loss.
+        """
+        ...
+
+    def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
+        """Make ready for ``training_step``; ``moments`` are those of an earlier training that is to go on.
+
+        Raises:
+            TrainingError: the model has no loss.
+            FrameworkError: the reference has no gradients.
+        """
+        ...
+
+    def training_step(self, batch: Batch, dropout_masks: Mapping[str, Array] | None = None) -> Outcome:
+        """Change the weights by one step of Adam on a batch. Arguments as in ``loss_and_gradients``.
+
+        Raises:
+            InputError: the batch does not fit the model, or has no labels.
+            TrainingError: no training has begun.
+        """
+        ...
+
+    def moments(self) -> Moments:
+        """What Adam remembers of the training that has begun.
+
+        Raises:
+            TrainingError: none has.
         """
         ...
 

@@ -127,6 +127,45 @@ _ANNOTATED = replace(
     heads_on_top=("log_probabilities",),
 )
 
+# Article 002: pre-norm, a ReLU after each attention, and both stacks read the same embedded ids, so one table serves
+# both. The text gives no sizes but six layers and a four times wider feed-forward; the others are those of article
+# 003. It calls its lower-triangular mask an upper one, has no mask for padding, and adds what the position module
+# returns, embeddings and all, to the embeddings; here it adds the positions.
+_PRENORM = replace(
+    _ANNOTATED,
+    embedding_scale=False,
+    shared_embeddings=True,
+    embedding_process="dd",
+    norm="layer_norm",
+    norm_eps=1e-5,
+    attention_output_activation="relu",
+    attention_dropout=0.0,
+    heads_on_top=("logits",),
+)
+
+# Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. The text calls True "keep" in
+# its example of a padding mask, and its code ignores what is True; here True is "may attend", as everywhere.
+_MULTIHEAD = ModelConfig(
+    kind="attention",
+    hidden_size=512,
+    layers=0,
+    heads=8,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=0,
+    source_vocabulary=0,
+    source_max_length=512,
+    target_max_length=512,
+    positions="none",
+    pre_process="",
+    post_process="",
+    final_process="",
+    norm_eps=1e-5,
+    activation="relu",
+    projection_bias=False,
+    masking="exclude",
+)
+
 # Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
 _TINY_SIZES = {
     "hidden_size": 24,
@@ -140,7 +179,9 @@ _TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
 
 _RECIPES: dict[str, ModelConfig] = {
     "translation": _TRANSLATION,
+    "prenorm": _PRENORM,
     "annotated": _ANNOTATED,
+    "multihead": _MULTIHEAD,
     "dygraph": _DYGRAPH,
     "bert-base": _BERT_BASE,
     "ernie-base": _ERNIE_BASE,
@@ -156,6 +197,18 @@ _RECIPES: dict[str, ModelConfig] = {
         source_max_length=19,
         target_vocabulary=41,
         target_max_length=23,
+    ),
+    "prenorm-tiny": replace(
+        _PRENORM,
+        **_TINY_SIZES,
+        decoder_layers=2,
+        source_vocabulary=41,
+        target_vocabulary=41,
+        source_max_length=23,
+        target_max_length=23,
+    ),
+    "multihead-tiny": replace(
+        _MULTIHEAD, hidden_size=24, heads=3, key_size=8, value_size=8, source_max_length=37, target_max_length=29
     ),
     "dygraph-tiny": replace(_DYGRAPH, **_TINY_SIZES, source_max_length=37),
     "bert-base-tiny": replace(_BERT_BASE, **_TINY_SIZES, **_TINY_INPUTS),

@@ -79,6 +79,8 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
 def _model(config: ModelConfig) -> Iterator[Parameter]:
     if config.source_vocabulary:
         yield from _embeddings("embeddings", config.source_vocabulary, config.source_max_length, config)
+    if config.kind == "attention":
+        yield from _attention("attention", config)
     for layer in range(config.layers):
         yield from _encoder_layer(f"encoder.layers.{layer}", config)
     yield from _process("encoder.final", config.final_process, config)

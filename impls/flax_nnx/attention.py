@@ -9,15 +9,16 @@ from jax import Array
 from jax import numpy as jnp
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .masks import masked_softmax
 
 
 class MultiHeadAttention(nnx.Module):
     """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
 
-    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend.
-    Returns (B, T, D). Key and value size are free; the query is scaled by K^-0.5 before the product.
+    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend. bias:
+    float, broadcastable to (B, H, T, S), added to the scores. Returns (B, T, D) and the weights, (B, H, T, S). Key and
+    value size are free; the query is scaled by K^-0.5 before the product.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -30,19 +31,48 @@ class MultiHeadAttention(nnx.Module):
         self.dropout = nnx.Dropout(config.attention_dropout, rngs=rngs)
         self.output_dropout = nnx.Dropout(config.attention_output_dropout, rngs=rngs)
 
-    def __call__(self, query: Array, key: Array, value: Array, allowed: Array, probe: Probe | None = None) -> Array:
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        allowed: Array,
+        bias: Array | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[Array, Array]:
+        keys, values = self.project(key, value, probe)
+        return self.attend(query, keys, values, allowed, bias, probe)
+
+    def project(self, key: Array, value: Array, probe: Probe | None = None) -> tuple[Array, Array]:
+        """What is attended to, (B, H, S, K) and (B, H, S, V): a decoder keeps it from one target token to the next."""
+        keys = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
+        values = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
+        return keys, values
+
+    def attend(
+        self,
+        query: Array,
+        keys: Array,
+        values: Array,
+        allowed: Array,
+        bias: Array | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[Array, Array]:
+        """The attention of ``query`` to what ``project`` returned."""
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
-        key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
-        value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
-        scores = jnp.matmul(query * self.config.key_size**-0.5, key.swapaxes(-1, -2))
+        scores = jnp.matmul(query * self.config.key_size**-0.5, keys.swapaxes(-1, -2))
         scores = observe(probe, "scores", scores)
+        if bias is not None:
+            scores = scores + bias
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
-        context = jnp.matmul(self.dropout(weights), value)
+        weights = dropped(probe, "dropout", weights, self.dropout)
+        context = jnp.matmul(weights, values)
         context = observe(probe, "context", self.merge_heads(context))
         output = self.output(context)
         if self.config.attention_output_activation == "relu":
             output = jax.nn.relu(output)
-        return self.output_dropout(observe(probe, "output", output))
+        output = observe(probe, "output", output)
+        return dropped(probe, "output_dropout", output, self.output_dropout), weights
 
     def split_heads(self, x: Array, size: int) -> Array:
         """(B, S, H * size) -> (B, H, S, size)."""

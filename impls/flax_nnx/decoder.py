@@ -3,14 +3,41 @@
 Shapes: B batch, T target length, S source length, H heads, D hidden size.
 """
 
+from collections.abc import Sequence
+
 from flax import nnx
 from jax import Array
+from jax import numpy as jnp
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, under
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .process import PrePostProcess
+
+
+class Past:
+    """What a layer keeps from one target token to the next, so that each is computed once.
+
+    keys: (B, H, T, K) and values: (B, H, T, V) of the target, up to ``place``, where the next token comes;
+    memory_keys: (B, H, S, K) and memory_values: (B, H, S, V).
+    """
+
+    def __init__(
+        self, keys: Array, values: Array, memory_keys: Array, memory_values: Array, place: int | Array
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.memory_keys = memory_keys
+        self.memory_values = memory_values
+        self.place = place
+
+    def extend(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """All keys and values so far, with those of the token at ``place``, (B, H, 1, K) and (B, H, 1, V)."""
+        here = (jnp.arange(self.keys.shape[2]) == self.place)[:, None]
+        self.keys = jnp.where(here, keys, self.keys)
+        self.values = jnp.where(here, values, self.values)
+        return self.keys, self.values
 
 
 class DecoderLayer(nnx.Module):
@@ -32,23 +59,40 @@ class DecoderLayer(nnx.Module):
         self.post_feed_forward = PrePostProcess(config.post_process, config.residual_dropout, config, rngs=rngs)
 
     def __call__(
-        self, x: Array, allowed: Array, memory: Array, memory_allowed: Array, probe: Probe | None = None
+        self,
+        x: Array,
+        allowed: Array,
+        memory: Array,
+        memory_allowed: Array,
+        past: Past | None = None,
+        probe: Probe | None = None,
     ) -> Array:
         residual = x
         x = self.pre_self_attention(x, probe=under(probe, "pre_self_attention"))
-        x = self.self_attention(x, x, x, allowed, probe=under(probe, "self_attention"))
+        keys, values = self.self_attention.project(x, x, probe=under(probe, "self_attention"))
+        if past is not None:
+            keys, values = past.extend(keys, values)
+        x, _ = self.self_attention.attend(x, keys, values, allowed, probe=under(probe, "self_attention"))
         x = self.post_self_attention(x, residual, probe=under(probe, "post_self_attention"))
         residual = x
         x = self.pre_cross_attention(x, probe=under(probe, "pre_cross_attention"))
-        if self.config.normalize_memory:
-            # Article 000: one norm serves query, key and value.
-            memory = self.pre_cross_attention(memory, probe=under(probe, "memory"))
-        x = self.cross_attention(x, memory, memory, memory_allowed, probe=under(probe, "cross_attention"))
+        if past is not None:
+            keys, values = past.memory_keys, past.memory_values
+        else:
+            keys, values = self.project_memory(memory, probe)
+        x, _ = self.cross_attention.attend(x, keys, values, memory_allowed, probe=under(probe, "cross_attention"))
         x = self.post_cross_attention(x, residual, probe=under(probe, "post_cross_attention"))
         residual = x
         x = self.pre_feed_forward(x, probe=under(probe, "pre_feed_forward"))
         x = self.feed_forward(x, probe=under(probe, "feed_forward"))
         return self.post_feed_forward(x, residual, probe=under(probe, "post_feed_forward"))
+
+    def project_memory(self, memory: Array, probe: Probe | None = None) -> tuple[Array, Array]:
+        """What the cross-attention attends to, (B, H, S, K) and (B, H, S, V): the same for every target token."""
+        if self.config.normalize_memory:
+            # Article 000: one norm serves query, key and value.
+            memory = self.pre_cross_attention(memory, probe=under(probe, "memory"))
+        return self.cross_attention.project(memory, memory, probe=under(probe, "cross_attention"))
 
 
 class Decoder(nnx.Module):
@@ -59,8 +103,15 @@ class Decoder(nnx.Module):
         self.final = PrePostProcess(config.final_process, config.residual_dropout, config, rngs=rngs)
 
     def __call__(
-        self, x: Array, allowed: Array, memory: Array, memory_allowed: Array, probe: Probe | None = None
+        self,
+        x: Array,
+        allowed: Array,
+        memory: Array,
+        memory_allowed: Array,
+        pasts: Sequence[Past] | None = None,
+        probe: Probe | None = None,
     ) -> Array:
         for i, layer in enumerate(self.layers):
-            x = layer(x, allowed, memory, memory_allowed, probe=under(probe, f"layers.{i}"))
+            past = None if pasts is None else pasts[i]
+            x = layer(x, allowed, memory, memory_allowed, past, probe=under(probe, f"layers.{i}"))
         return self.final(x, probe=under(probe, "final"))

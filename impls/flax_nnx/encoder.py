@@ -27,7 +27,7 @@ class EncoderLayer(nnx.Module):
     def __call__(self, x: Array, allowed: Array, probe: Probe | None = None) -> Array:
         residual = x
         x = self.pre_attention(x, probe=under(probe, "pre_attention"))
-        x = self.attention(x, x, x, allowed, probe=under(probe, "attention"))
+        x, _ = self.attention(x, x, x, allowed, probe=under(probe, "attention"))
         x = self.post_attention(x, residual, probe=under(probe, "post_attention"))
         residual = x
         x = self.pre_feed_forward(x, probe=under(probe, "pre_feed_forward"))

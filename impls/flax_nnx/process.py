@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .norms import NORMS
 
 
@@ -26,12 +26,12 @@ class PrePostProcess(nnx.Module):
             self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Array, residual: Array | None = None, probe: Probe | None = None) -> Array:
-        for command in self.commands:
+        for place, command in enumerate(self.commands):
             if command == "a":
                 assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))
             elif command == "d":
-                x = self.dropout(x)
+                x = dropped(probe, f"dropout.{place}", x, self.dropout)
         return x

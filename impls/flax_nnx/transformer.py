@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from . import masks
+from .attention import MultiHeadAttention
 from .decoder import Decoder
 from .embeddings import Embeddings
 from .encoder import Encoder
@@ -27,7 +28,10 @@ class Transformer(nnx.Module):
         self.config = config
         if config.source_vocabulary:
             self.embeddings = Embeddings(config.source_vocabulary, config.source_max_length, config, rngs=rngs)
-        self.encoder = Encoder(config, rngs=rngs)
+        if config.kind == "attention":
+            self.attention = MultiHeadAttention(config, rngs=rngs)
+        else:
+            self.encoder = Encoder(config, rngs=rngs)
         if config.kind == "encoder_decoder":
             if not config.shared_embeddings:
                 vocabulary, max_length = config.target_vocabulary, config.target_max_length
@@ -67,8 +71,25 @@ class Transformer(nnx.Module):
         self, target: Array, target_valid: Array, memory: Array, valid: Array, probe: Probe | None = None
     ) -> Array:
         """The output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), that of the encoder."""
-        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
-        x = embeddings(target, None, None, probe=under(probe, "target_embeddings"))
+        x = self.embed_target(target, probe=probe)
         allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
         return observe(probe, "decoded", jnp.where(target_valid[:, :, None], x, 0.0))
+
+    def embed_target(self, target: Array, first: int | Array = 0, probe: Probe | None = None) -> Array:
+        """What the decoder reads, (B, T, D). ``first``: the position of the first token."""
+        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
+        return embeddings(target, None, None, first, probe=under(probe, "target_embeddings"))
+
+    def attend(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        allowed: Array,
+        bias: Array,
+        probe: Probe | None = None,
+    ) -> tuple[Array, Array]:
+        """The output of a model that is attention alone, (B, T, D), and its weights, averaged over heads, (B, T, S)."""
+        output, weights = self.attention(query, key, value, allowed, bias, probe=under(probe, "attention"))
+        return output, observe(probe, "averaged", weights.mean(axis=1))

@@ -4,14 +4,17 @@ The attribute paths are the canonical names, but for the last part: ``nnx.Linear
 ``nnx.Embed`` calls it ``embedding``. ``kernel`` is (in, out), as the canonical layout is.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from ...shared.schema import Parameter
 from .transformer import Transformer
 
@@ -20,27 +23,49 @@ NATIVE = {"linear_weight": "kernel", "embedding": "embedding", "bias": "bias", "
 
 def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: type) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
-    parameters = schema.parameters(checkpoint.config)
-    state = dict(nnx.to_flat_state(nnx.state(transformer, nnx.Param)))
-    paths = {_native_path(parameter): name for name, parameter in parameters.items()}
-    # nnx.update would take a missing, an extra and a misshapen entry without a word.
-    assert state.keys() == paths.keys(), state.keys() ^ paths.keys()
-    for path, name in paths.items():
-        array = np2jax(checkpoint.tensors[name], device, dtype)
-        assert array.shape == state[path].shape, name
-        state[path] = state[path].replace(array)
-    nnx.update(transformer, nnx.from_flat_state(list(state.items())))
+    native = to_native(checkpoint.config, checkpoint.tensors, device, dtype)
+    nnx.update(transformer, as_state(nnx.state(transformer, nnx.Param), checkpoint.config, native))
     # An embedding casts its rows to the dtype that it was built with.
     transformer.set_attributes(nnx.Embed, dtype=dtype, raise_if_not_found=False)
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
     """The parameters by canonical name, in canonical layout."""
-    state = dict(nnx.to_flat_state(nnx.state(transformer, nnx.Param)))
-    weights = {}
-    for name, parameter in schema.parameters(transformer.config).items():
-        weights[name] = jax2np(state[_native_path(parameter)].get_value())
-    return weights
+    return to_canonical(transformer.config, by_name(transformer.config, nnx.state(transformer, nnx.Param)))
+
+
+def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], device: Any, dtype: type) -> dict[str, Array]:
+    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    tensors: dict[str, Array] = {}
+    for name in schema.parameters(config):
+        tensors[name] = np2jax(arrays[name], device, dtype)
+    return tensors
+
+
+def to_canonical(config: ModelConfig, tensors: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    arrays: dict[str, np.ndarray] = {}
+    for name in schema.parameters(config):
+        arrays[name] = jax2np(tensors[name])
+    return arrays
+
+
+def by_name(config: ModelConfig, state: Any) -> dict[str, Array]:
+    """The values of a state of parameters by canonical name."""
+    flat = dict(nnx.to_flat_state(state))
+    return {name: flat[_native_path(entry)].get_value() for name, entry in schema.parameters(config).items()}
+
+
+def as_state(like: Any, config: ModelConfig, tensors: Mapping[str, Array]) -> Any:
+    """The inverse: a state like the one given, with these values."""
+    state = dict(nnx.to_flat_state(like))
+    paths = {_native_path(parameter): name for name, parameter in schema.parameters(config).items()}
+    # nnx.update would take a missing, an extra and a misshapen entry without a word.
+    assert state.keys() == paths.keys(), state.keys() ^ paths.keys()
+    for path, name in paths.items():
+        assert tensors[name].shape == state[path].shape, name
+        state[path] = state[path].replace(tensors[name])
+    return nnx.from_flat_state(list(state.items()))
 
 
 def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
@@ -48,11 +73,11 @@ def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
     return (*(int(part) if part.isdigit() else part for part in path), NATIVE[parameter.role])
 
 
-def np2jax(array: np.ndarray, device: Any, dtype: Any) -> jax.Array:
+def np2jax(array: np.ndarray, device: Any, dtype: Any) -> Array:
     """An array of JAX with a copy: device_put may keep aligned memory, and who changed that would change the model."""
     return jax.device_put(np.array(array, dtype), device)
 
 
-def jax2np(tensor: jax.Array) -> np.ndarray:
+def jax2np(tensor: Array) -> np.ndarray:
     """A copy as an array: JAX's own view is read-only."""
     return np.array(tensor)

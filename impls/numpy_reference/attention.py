@@ -6,7 +6,7 @@ Shapes: B batch, T target length, S source length, H heads, K key size, V value 
 from numpy import ndarray
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .. import numpy_nn as nn
 from .masks import masked_softmax
 
@@ -14,8 +14,9 @@ from .masks import masked_softmax
 class MultiHeadAttention:
     """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
 
-    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend.
-    Returns (B, T, D). Key and value size are free; the query is scaled by K^-0.5 before the product.
+    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend. bias:
+    float, broadcastable to (B, H, T, S), added to the scores. Returns (B, T, D) and the weights, (B, H, T, S). Key and
+    value size are free; the query is scaled by K^-0.5 before the product.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -29,20 +30,47 @@ class MultiHeadAttention:
         self.output_dropout = nn.Dropout(config.attention_output_dropout)
 
     def __call__(
-        self, query: ndarray, key: ndarray, value: ndarray, allowed: ndarray, probe: Probe | None = None
-    ) -> ndarray:
+        self,
+        query: ndarray,
+        key: ndarray,
+        value: ndarray,
+        allowed: ndarray,
+        bias: ndarray | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[ndarray, ndarray]:
+        keys, values = self.project(key, value, probe)
+        return self.attend(query, keys, values, allowed, bias, probe)
+
+    def project(self, key: ndarray, value: ndarray, probe: Probe | None = None) -> tuple[ndarray, ndarray]:
+        """What is attended to, (B, H, S, K) and (B, H, S, V): a decoder keeps it from one target token to the next."""
+        keys = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
+        values = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
+        return keys, values
+
+    def attend(
+        self,
+        query: ndarray,
+        keys: ndarray,
+        values: ndarray,
+        allowed: ndarray,
+        bias: ndarray | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[ndarray, ndarray]:
+        """The attention of ``query`` to what ``project`` returned."""
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
-        key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
-        value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
-        scores = nn.matmul(query * self.config.key_size**-0.5, key.swapaxes(-1, -2))
+        scores = nn.matmul(query * self.config.key_size**-0.5, keys.swapaxes(-1, -2))
         scores = observe(probe, "scores", scores)
+        if bias is not None:
+            scores = scores + bias
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
-        context = nn.matmul(self.dropout(weights), value)
+        weights = dropped(probe, "dropout", weights, self.dropout)
+        context = nn.matmul(weights, values)
         context = observe(probe, "context", self.merge_heads(context))
         output = self.output(context)
         if self.config.attention_output_activation == "relu":
             output = nn.relu(output)
-        return self.output_dropout(observe(probe, "output", output))
+        output = observe(probe, "output", output)
+        return dropped(probe, "output_dropout", output, self.output_dropout), weights
 
     def split_heads(self, x: ndarray, size: int) -> ndarray:
         """(B, S, H * size) -> (B, H, S, size)."""

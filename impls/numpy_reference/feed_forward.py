@@ -8,7 +8,7 @@ from functools import partial
 from numpy import ndarray
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .. import numpy_nn as nn
 
 # Exact or approximate is always written out: the defaults of the frameworks differ.
@@ -32,5 +32,6 @@ class FeedForward:
     def __call__(self, x: ndarray, probe: Probe | None = None) -> ndarray:
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
-        x = observe(probe, "output", self.output(self.dropout(x)))
-        return self.output_dropout(x)
+        x = dropped(probe, "dropout", x, self.dropout)
+        x = observe(probe, "output", self.output(x))
+        return dropped(probe, "output_dropout", x, self.output_dropout)

@@ -10,13 +10,12 @@ from ...shared.checkpoint import Checkpoint
 from ...shared.errors import FrameworkError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
-from . import masks, weights
+from ...shared.training import Moments, Outcome, Plan
+from . import masks, training, weights
+from .generation import Generator
 from .transformer import Transformer
 
 DTYPES = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
-
-# In the order in which the Transformer takes them.
-_Inputs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Model:
@@ -32,19 +31,20 @@ class Model:
         self.dtype = DTYPES[dtype]
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
+        self.generator = Generator(self.transformer)
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
-        source, valid, segments, tasks, _, _ = self._to_device(batch)
-        return self.transformer.encode(source, valid, segments, tasks)
+        source, ids = self._tensor(batch.source), (self._tensor(batch.segment_ids), self._tensor(batch.task_ids))
+        return self.transformer.encode(source, self._tensor(batch.valid), *ids)
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
-        _, heads = self.transformer(*self._to_device(batch))
+        _, heads = self.run(batch)
         return heads
 
     def forward(
@@ -52,9 +52,50 @@ class Model:
     ) -> np.ndarray:
         """See ``shared.protocol.Model.forward``."""
         batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
-        _, heads = self.transformer(*self._to_device(batch))
+        _, heads = self.run(batch)
         (scores,) = heads.values()
         return scores
+
+    def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
+        """See ``shared.protocol.Model.generate``."""
+        batch, length = inputs.to_generate(self.config, source_ids, max_length)
+        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
+        return self.generator.generate(source, valid, length, cached)
+
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        allowed: Any = None,
+        key_valid: Any = None,
+        bias: Any = None,
+        batch_first: bool = True,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See ``shared.protocol.Model.attend``."""
+        batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
+        output, averaged = self.run(batch)
+        return output if batch_first else output.swapaxes(0, 1), averaged
+
+    def loss_and_gradients(
+        self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """See ``shared.protocol.Model.loss_and_gradients``."""
+        batch = inputs.check_labels(self.config, batch)
+        value, found = training.gradients(self.transformer, *self._training_inputs(batch, dropout_masks))
+        return float(value), weights.to_canonical(self.config, found)
+
+    def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
+        """See ``shared.protocol.Model.begin_training``."""
+        raise FrameworkError("NumPy: the reference has no gradients to train by; choose torch, paddle or jax")
+
+    def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
+        """See ``shared.protocol.Model.training_step``."""
+        raise FrameworkError("NumPy: the reference has no gradients to train by; choose torch, paddle or jax")
+
+    def moments(self) -> Moments:
+        """See ``shared.protocol.Model.moments``."""
+        raise FrameworkError("NumPy: the reference has no gradients to train by; choose torch, paddle or jax")
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
@@ -64,18 +105,31 @@ class Model:
 
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
-        probe = Probe({name: self._tensor(value) for name, value in (replacements or {}).items()})
-        self.transformer(*self._to_device(batch), probe)
+        probe = Probe(self._tensors(replacements or {}))
+        self.run(batch, probe)
         return probe.record
+
+    def run(self, batch: Batch, probe: Probe | None = None) -> tuple[Any, Any]:
+        """Output and heads, or, of a model that is attention alone, output and averaged weights; in the framework."""
+        given = self._tensors(batch.arrays())
+        if self.config.kind == "attention":
+            allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
+            vectors = given["query"], given["source"], given["value"]
+            return self.transformer.attend(*vectors, allowed, given["bias"], probe)
+        source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+        return self.transformer(*source, given["target"], given["target_valid"], probe)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> _Inputs:
-        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
+    def _training_inputs(
+        self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+
+    def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: self._tensor(array) for name, array in arrays.items()}
 
     def _tensor(self, array: np.ndarray) -> np.ndarray:
         return array.astype(self.dtype) if np.issubdtype(array.dtype, np.floating) else array

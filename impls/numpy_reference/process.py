@@ -6,7 +6,7 @@ Shapes: B batch, S length, D hidden size.
 from numpy import ndarray
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .. import numpy_nn as nn
 from .norms import NORMS
 
@@ -26,12 +26,12 @@ class PrePostProcess:
             self.dropout = nn.Dropout(dropout)
 
     def __call__(self, x: ndarray, residual: ndarray | None = None, probe: Probe | None = None) -> ndarray:
-        for command in self.commands:
+        for place, command in enumerate(self.commands):
             if command == "a":
                 assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))
             elif command == "d":
-                x = self.dropout(x)
+                x = dropped(probe, f"dropout.{place}", x, self.dropout)
         return x

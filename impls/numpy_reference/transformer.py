@@ -9,6 +9,7 @@ from numpy import ndarray
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
 from . import masks
+from .attention import MultiHeadAttention
 from .decoder import Decoder
 from .embeddings import Embeddings
 from .encoder import Encoder
@@ -26,7 +27,10 @@ class Transformer:
         self.config = config
         if config.source_vocabulary:
             self.embeddings = Embeddings(config.source_vocabulary, config.source_max_length, config)
-        self.encoder = Encoder(config)
+        if config.kind == "attention":
+            self.attention = MultiHeadAttention(config)
+        else:
+            self.encoder = Encoder(config)
         if config.kind == "encoder_decoder":
             if not config.shared_embeddings:
                 vocabulary, max_length = config.target_vocabulary, config.target_max_length
@@ -71,8 +75,25 @@ class Transformer:
         self, target: ndarray, target_valid: ndarray, memory: ndarray, valid: ndarray, probe: Probe | None = None
     ) -> ndarray:
         """The output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), that of the encoder."""
-        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
-        x = embeddings(target, None, None, probe=under(probe, "target_embeddings"))
+        x = self.embed_target(target, probe=probe)
         allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
         return observe(probe, "decoded", np.where(target_valid[:, :, None], x, 0.0))
+
+    def embed_target(self, target: ndarray, first: int | ndarray = 0, probe: Probe | None = None) -> ndarray:
+        """What the decoder reads, (B, T, D). ``first``: the position of the first token."""
+        embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
+        return embeddings(target, None, None, first, probe=under(probe, "target_embeddings"))
+
+    def attend(
+        self,
+        query: ndarray,
+        key: ndarray,
+        value: ndarray,
+        allowed: ndarray,
+        bias: ndarray,
+        probe: Probe | None = None,
+    ) -> tuple[ndarray, ndarray]:
+        """The output of a model that is attention alone, (B, T, D), and its weights, averaged over heads, (B, T, S)."""
+        output, weights = self.attention(query, key, value, allowed, bias, probe=under(probe, "attention"))
+        return output, observe(probe, "averaged", weights.mean(axis=1))

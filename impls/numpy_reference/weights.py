@@ -3,33 +3,50 @@
 The attribute paths are the canonical names, and the layouts are the canonical ones.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from .transformer import Transformer
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: np.dtype) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
-    for name in schema.parameters(checkpoint.config):
-        path, attribute = name.rsplit(".", 1)
-        module = _module(transformer, path)
-        assert getattr(module, attribute).shape == checkpoint.tensors[name].shape, name
-        setattr(module, attribute, np.asarray(checkpoint.tensors[name], dtype))
+    for name, array in to_native(checkpoint.config, checkpoint.tensors, dtype).items():
+        module, attribute = place(transformer, name)
+        assert getattr(module, attribute).shape == array.shape, name
+        setattr(module, attribute, array)
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
     """The parameters by canonical name, in canonical layout."""
-    weights = {}
-    for name in schema.parameters(transformer.config):
-        path, attribute = name.rsplit(".", 1)
-        weights[name] = getattr(_module(transformer, path), attribute).copy()
-    return weights
+    names = schema.parameters(transformer.config)
+    return to_canonical(transformer.config, {name: getattr(*place(transformer, name)) for name in names})
 
 
-def _module(transformer: Transformer, path: str) -> object:
+def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
+    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    tensors: dict[str, np.ndarray] = {}
+    for name in schema.parameters(config):
+        tensors[name] = np.asarray(arrays[name], dtype)
+    return tensors
+
+
+def to_canonical(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    arrays: dict[str, np.ndarray] = {}
+    for name in schema.parameters(config):
+        arrays[name] = tensors[name].copy()
+    return arrays
+
+
+def place(transformer: Transformer, name: str) -> tuple[object, str]:
+    """The module that has the parameter ``name``, and what it calls it."""
+    *path, attribute = name.split(".")
     module: object = transformer
-    for part in path.split("."):
+    for part in path:
         module = module[int(part)] if isinstance(module, list) else getattr(module, part)
-    return module
+    return module, attribute

@@ -15,7 +15,8 @@ from .process import PrePostProcess
 class Embeddings(nn.Layer):
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
-    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target. Segments are BERT's
+    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target; ``first`` is the
+    position of the first token. Segments are BERT's
     (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal positions and the scale those of "Attention is
     all you need", sections 3.4 and 3.5, but for the ones with an angle for each dimension, which article 000 has.
     """
@@ -34,17 +35,23 @@ class Embeddings(nn.Layer):
         self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config)
 
     def forward(
-        self, token_ids: Tensor, segment_ids: Tensor | None, task_ids: Tensor | None, probe: Probe | None = None
+        self,
+        token_ids: Tensor,
+        segment_ids: Tensor | None,
+        task_ids: Tensor | None,
+        first: int | Tensor = 0,
+        probe: Probe | None = None,
     ) -> Tensor:
         length = token_ids.shape[1]
+        places = paddle.arange(length) + first
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5
         if self.config.positions == "learned":
-            x = x + self.position(paddle.arange(length) + self.config.position_offset)
+            x = x + self.position(places + self.config.position_offset)
         elif self.config.positions != "none":
-            table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)[:length]
-            x = x + paddle.to_tensor(table, dtype=x.dtype)
+            table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)
+            x = x + paddle.to_tensor(table, dtype=x.dtype)[places]
         if self.config.segments:
             assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
             x = x + self.segment(segment_ids)

@@ -6,7 +6,7 @@ Shapes: B batch, S length, D hidden size.
 from paddle import Tensor, nn
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .norms import NORMS
 
 
@@ -26,12 +26,12 @@ class PrePostProcess(nn.Layer):
             self.dropout = nn.Dropout(dropout, mode="upscale_in_train")
 
     def forward(self, x: Tensor, residual: Tensor | None = None, probe: Probe | None = None) -> Tensor:
-        for command in self.commands:
+        for place, command in enumerate(self.commands):
             if command == "a":
                 assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))
             elif command == "d":
-                x = self.dropout(x)
+                x = dropped(probe, f"dropout.{place}", x, self.dropout)
         return x

@@ -3,41 +3,57 @@
 The attribute paths are the canonical names, and ``nn.Linear`` stores (in, out), as the canonical layout does.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import paddle
+from paddle import Tensor
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from ...shared.dtypes import BFLOAT16, storable
 from .transformer import Transformer
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
-    parameters = schema.parameters(checkpoint.config)
     transformer.to(dtype=dtype)
     state = transformer.state_dict()
+    native = to_native(checkpoint.config, checkpoint.tensors, dtype)
     # set_state_dict would only warn about a difference.
-    assert state.keys() == parameters.keys(), set(state) ^ set(parameters)
-    for name in parameters:
-        state[name].set_value(np2paddle(checkpoint.tensors[name]).astype(dtype))
+    assert state.keys() == native.keys(), set(state) ^ set(native)
+    for name, tensor in native.items():
+        state[name].set_value(tensor)
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
     """The parameters by canonical name, in canonical layout."""
-    state = transformer.state_dict()
-    weights = {}
-    for name in schema.parameters(transformer.config):
-        weights[name] = paddle2np(state[name])
-    return weights
+    return to_canonical(transformer.config, transformer.state_dict())
 
 
-def np2paddle(array: np.ndarray) -> paddle.Tensor:
+def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: paddle.dtype) -> dict[str, Tensor]:
+    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    tensors: dict[str, Tensor] = {}
+    for name in schema.parameters(config):
+        tensors[name] = np2paddle(arrays[name]).astype(dtype)
+    return tensors
+
+
+def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    arrays: dict[str, np.ndarray] = {}
+    for name in schema.parameters(config):
+        arrays[name] = paddle2np(tensors[name])
+    return arrays
+
+
+def np2paddle(array: np.ndarray) -> Tensor:
     """A tensor with a copy of ``array``. Paddle takes uint16 for bfloat16."""
     return paddle.to_tensor(storable(array))
 
 
-def paddle2np(tensor: paddle.Tensor) -> np.ndarray:
+def paddle2np(tensor: Tensor) -> np.ndarray:
     """A copy as an array."""
     array = tensor.numpy()
     return array.view(BFLOAT16) if tensor.dtype == paddle.bfloat16 else array

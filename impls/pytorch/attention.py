@@ -8,15 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 from .masks import masked_softmax
 
 
 class MultiHeadAttention(nn.Module):
     """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
 
-    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend.
-    Returns (B, T, D). Key and value size are free; the query is scaled by K^-0.5 before the product.
+    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend. bias:
+    float, broadcastable to (B, H, T, S), added to the scores. Returns (B, T, D) and the weights, (B, H, T, S). Key and
+    value size are free; the query is scaled by K^-0.5 before the product.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -30,19 +31,48 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_dropout)
         self.output_dropout = nn.Dropout(config.attention_output_dropout)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        allowed: Tensor,
+        bias: Tensor | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = self.project(key, value, probe)
+        return self.attend(query, keys, values, allowed, bias, probe)
+
+    def project(self, key: Tensor, value: Tensor, probe: Probe | None = None) -> tuple[Tensor, Tensor]:
+        """What is attended to, (B, H, S, K) and (B, H, S, V): a decoder keeps it from one target token to the next."""
+        keys = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
+        values = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
+        return keys, values
+
+    def attend(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        allowed: Tensor,
+        bias: Tensor | None = None,
+        probe: Probe | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The attention of ``query`` to what ``project`` returned."""
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
-        key = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
-        value = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
-        scores = torch.matmul(query * self.config.key_size**-0.5, key.transpose(-1, -2))
+        scores = torch.matmul(query * self.config.key_size**-0.5, keys.transpose(-1, -2))
         scores = observe(probe, "scores", scores)
+        if bias is not None:
+            scores = scores + bias
         weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
-        context = torch.matmul(self.dropout(weights), value)
+        weights = dropped(probe, "dropout", weights, self.dropout)
+        context = torch.matmul(weights, values)
         context = observe(probe, "context", self.merge_heads(context))
         output = self.output(context)
         if self.config.attention_output_activation == "relu":
             output = functional.relu(output)
-        return self.output_dropout(observe(probe, "output", output))
+        output = observe(probe, "output", output)
+        return dropped(probe, "output_dropout", output, self.output_dropout), weights
 
     def split_heads(self, x: Tensor, size: int) -> Tensor:
         """(B, S, H * size) -> (B, H, S, size)."""

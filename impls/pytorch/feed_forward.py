@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe
+from ...shared.probe import Probe, dropped, observe
 
 # Exact or approximate is always written out: the defaults of the frameworks differ.
 ACTIVATIONS = {
@@ -33,5 +33,6 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
-        x = observe(probe, "output", self.output(self.dropout(x)))
-        return self.output_dropout(x)
+        x = dropped(probe, "dropout", x, self.dropout)
+        x = observe(probe, "output", self.output(x))
+        return dropped(probe, "output_dropout", x, self.output_dropout)

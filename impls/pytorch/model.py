@@ -8,16 +8,15 @@ import torch
 
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
-from ...shared.errors import FrameworkError
+from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
-from . import masks, weights
+from ...shared.training import Moments, Outcome, Plan
+from . import masks, training, weights
+from .generation import Generator
 from .transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-
-# In the order in which the Transformer takes them.
-_Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Model:
@@ -30,19 +29,21 @@ class Model:
         if device == "cuda" and not torch.cuda.is_available():
             raise FrameworkError("PyTorch: no cuda device was found; choose device 'cpu'")
         self.config = checkpoint.config
+        self.trainer: training.Trainer | None = None
         self.device = device
         self.dtype = DTYPES[dtype]
         with torch.device("meta"):  # allocate nothing: the checkpoint brings the memory
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
         self.transformer.eval()
+        self.generator = Generator(self.transformer)
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
-            source, valid, segments, tasks, _, _ = self._to_device(batch)
-            return self._to_numpy(self.transformer.encode(source, valid, segments, tasks))
+            source, ids = self._tensor(batch.source), (self._tensor(batch.segment_ids), self._tensor(batch.task_ids))
+            return self._to_numpy(self.transformer.encode(source, self._tensor(batch.valid), *ids))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -50,7 +51,7 @@ class Model:
         """See ``shared.protocol.Model.heads``."""
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
-            _, heads = self.transformer(*self._to_device(batch))
+            _, heads = self.run(batch)
             return {name: self._to_numpy(value) for name, value in heads.items()}
 
     def forward(
@@ -59,9 +60,56 @@ class Model:
         """See ``shared.protocol.Model.forward``."""
         batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
         with torch.inference_mode():
-            _, heads = self.transformer(*self._to_device(batch))
+            _, heads = self.run(batch)
             (scores,) = heads.values()
             return self._to_numpy(scores)
+
+    def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
+        """See ``shared.protocol.Model.generate``."""
+        batch, length = inputs.to_generate(self.config, source_ids, max_length)
+        with torch.inference_mode():
+            return self._to_numpy(
+                self.generator.generate(self._tensor(batch.source), self._tensor(batch.valid), length, cached)
+            ).astype(np.int32)
+
+    def attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        allowed: Any = None,
+        key_valid: Any = None,
+        bias: Any = None,
+        batch_first: bool = True,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See ``shared.protocol.Model.attend``."""
+        batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
+        with torch.inference_mode():
+            output, averaged = self.run(batch)
+            output = self._to_numpy(output)
+            return output if batch_first else output.swapaxes(0, 1), self._to_numpy(averaged)
+
+    def loss_and_gradients(
+        self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        """See ``shared.protocol.Model.loss_and_gradients``."""
+        batch = inputs.check_labels(self.config, batch)
+        value, found = training.gradients(self.transformer, *self._training_inputs(batch, dropout_masks))
+        return value.item(), weights.to_canonical(self.config, found)
+
+    def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
+        """See ``shared.protocol.Model.begin_training``."""
+        inputs.check_trainable(self.config)
+        self.trainer = training.Trainer(self.transformer, plan, moments)
+
+    def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
+        """See ``shared.protocol.Model.training_step``."""
+        batch = inputs.check_labels(self.config, batch)
+        return self._begun().step(*self._training_inputs(batch, dropout_masks))
+
+    def moments(self) -> Moments:
+        """See ``shared.protocol.Model.moments``."""
+        return self._begun().moments()
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
@@ -76,18 +124,36 @@ class Model:
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
         with torch.inference_mode():
-            probe = Probe({name: self._tensor(value) for name, value in (replacements or {}).items()})
-            self.transformer(*self._to_device(batch), probe)
+            probe = Probe(self._tensors(replacements or {}))
+            self.run(batch, probe)
             return {name: self._to_numpy(value) for name, value in probe.record.items()}
+
+    def run(self, batch: Batch, probe: Probe | None = None) -> tuple[Any, Any]:
+        """Output and heads, or, of a model that is attention alone, output and averaged weights; in the framework."""
+        given = self._tensors(batch.arrays())
+        if self.config.kind == "attention":
+            allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
+            vectors = given["query"], given["source"], given["value"]
+            return self.transformer.attend(*vectors, allowed, given["bias"], probe)
+        source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+        return self.transformer(*source, given["target"], given["target_valid"], probe)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
 
-    def _to_device(self, batch: Batch) -> _Inputs:
-        source, valid = self._tensor(batch.source), self._tensor(batch.valid)
-        target, target_valid = self._tensor(batch.target), self._tensor(batch.target_valid)
-        return source, valid, self._tensor(batch.segment_ids), self._tensor(batch.task_ids), target, target_valid
+    def _begun(self) -> training.Trainer:
+        if self.trainer is None:
+            raise TrainingError("no training has begun; call begin_training first")
+        return self.trainer
+
+    def _training_inputs(
+        self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+
+    def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        return {name: self._tensor(array) for name, array in arrays.items()}
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = weights.np2torch(array.copy())

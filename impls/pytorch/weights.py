@@ -3,11 +3,15 @@
 The attribute paths are the canonical names. Only the layout differs: ``nn.Linear`` stores (out, in).
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from ...shared.dtypes import BFLOAT16
 from .transformer import Transformer
 
@@ -17,29 +21,40 @@ def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: t
 
     On the CPU, and without a change of dtype, the parameters are views of the checkpoint's arrays.
     """
-    parameters = schema.parameters(checkpoint.config)
-    state = {}
-    for name, parameter in parameters.items():
-        tensor = np2torch(checkpoint.tensors[name])
-        tensor = tensor.T if parameter.role == "linear_weight" else tensor
-        state[name] = tensor.to(device=device, dtype=dtype)
-        if dtype == torch.float64:
-            # On a transposed view of few rows, the float64 product rounds ten times as coarsely.
-            state[name] = state[name].contiguous()
+    state = to_native(checkpoint.config, checkpoint.tensors, device, dtype)
     transformer.load_state_dict(state, strict=True, assign=True)
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
     """The parameters by canonical name, in canonical layout."""
-    state = transformer.state_dict()
-    weights = {}
-    for name, parameter in schema.parameters(transformer.config).items():
-        tensor = state[name].T if parameter.role == "linear_weight" else state[name]
-        weights[name] = torch2np(tensor)
-    return weights
+    return to_canonical(transformer.config, transformer.state_dict())
 
 
-def np2torch(array: np.ndarray) -> torch.Tensor:
+def to_native(
+    config: ModelConfig, arrays: Mapping[str, np.ndarray], device: str, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in schema.parameters(config).items():
+        tensor = np2torch(arrays[name])
+        tensor = tensor.T if parameter.role == "linear_weight" else tensor
+        tensors[name] = tensor.to(device=device, dtype=dtype)
+        if dtype == torch.float64:
+            # On a transposed view of few rows, the float64 product rounds ten times as coarsely.
+            tensors[name] = tensors[name].contiguous()
+    return tensors
+
+
+def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, parameter in schema.parameters(config).items():
+        tensor = tensors[name].T if parameter.role == "linear_weight" else tensors[name]
+        arrays[name] = torch2np(tensor)
+    return arrays
+
+
+def np2torch(array: np.ndarray) -> Tensor:
     """A tensor on the memory of ``array``; on a copy of one that is read-only, which PyTorch could not protect."""
     array = array if array.flags.writeable else array.copy()
     if array.dtype == BFLOAT16:
@@ -47,7 +62,7 @@ def np2torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def torch2np(tensor: torch.Tensor) -> np.ndarray:
+def torch2np(tensor: Tensor) -> np.ndarray:
     """A copy as an array."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:

@@ -22,7 +22,7 @@ from ..arrays import Array, Bools
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
 from ..dtypes import representable
-from ..inputs import Batch, batch, pair, random_batch
+from ..inputs import Batch, attention, batch, pair, random_batch
 from ..protocol import Model, Reference
 from . import probes
 from .budgets import NOISE_RUNS, noise_in
@@ -37,6 +37,8 @@ CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length",
 
 ENCODE = f"{API}.encode"
 FORWARD = f"{API}.forward"
+ATTEND = f"{API}.attend"
+WEIGHTS_AVERAGED = f"{API}.attend.weights"
 WEIGHTS = f"{API}.weights"  # how many tensors differ from the checkpoint's
 
 Weights = Literal["given", "perturbed"]
@@ -122,22 +124,30 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
     if inputs.target.size:
         results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
     if not replaced:
-        given = (
-            inputs.source,
-            inputs.valid,
-            inputs.segment_ids if checkpoint.config.segments else None,
-            inputs.task_ids if checkpoint.config.tasks else None,
-        )
-        results[ENCODE] = model.encode(*given)
-        if inputs.target.size:
-            results[FORWARD] = model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)
-        else:
-            results.update({f"{API}.heads.{name}": value for name, value in model.heads(*given).items()})
+        results |= _methods(model, checkpoint.config, inputs)
         weights = model.weights()
         names = weights.keys() | checkpoint.tensors.keys()
         same = [np.array_equal(weights.get(name, ()), checkpoint.tensors.get(name, ())) for name in names]
         results[WEIGHTS] = np.array(same.count(False))
     return results
+
+
+def _methods(model: Model, config: ModelConfig, inputs: Batch) -> dict[str, Array]:
+    """What the methods return that a user calls."""
+    if config.kind == "attention":
+        vectors = (inputs.query, inputs.source, inputs.value)
+        output, averaged = model.attend(*vectors, inputs.allowed, inputs.valid, inputs.bias)
+        return {ATTEND: output, WEIGHTS_AVERAGED: averaged}
+    given = (
+        inputs.source,
+        inputs.valid,
+        inputs.segment_ids if config.segments else None,
+        inputs.task_ids if config.tasks else None,
+    )
+    encoded = {ENCODE: model.encode(*given)}
+    if config.kind == "encoder_decoder":
+        return encoded | {FORWARD: model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)}
+    return encoded | {f"{API}.heads.{name}": value for name, value in model.heads(*given).items()}
 
 
 def expected_masks(inputs: Batch) -> dict[str, Array]:
@@ -181,10 +191,14 @@ def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.
         sources = one.source.repeat(length, axis=1)
         targets = one.target[:, :1].repeat(min(length, config.target_max_length), axis=1)
         return pair(config, sources, targets, np.ones(sources.shape, np.bool_), np.ones(targets.shape, np.bool_))
+    if config.kind == "attention":
+        query, key, value = (part[:, :1].repeat(length, axis=1) for part in (one.query, one.source, one.value))
+        return attention(config, query[:, : config.target_max_length], key, value)
     return batch(config, one.source.repeat(length, axis=1))
 
 
 def _rounded(inputs: Batch, dtype: str) -> Batch:
     if dtype == "float64" or inputs.source.dtype.kind != "f":
         return inputs
-    return replace(inputs, source=representable(inputs.source, dtype))
+    vectors = ("source", "query", "value", "bias")
+    return replace(inputs, **{name: representable(getattr(inputs, name), dtype) for name in vectors})

@@ -6,11 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..activations import OUTPUT
+from ..activations import ATTENDED, AVERAGED, OUTPUT
 from ..arrays import Array, Bools
 from ..config import ModelConfig
 from .budgets import budget
-from .checks import API, ENCODE, FORWARD, MASKS, WEIGHTS, WORKER, Check, Expectation, distance, expected_masks, real
+from .checks import (
+    API,
+    ATTEND,
+    ENCODE,
+    FORWARD,
+    MASKS,
+    WEIGHTS,
+    WEIGHTS_AVERAGED,
+    WORKER,
+    Check,
+    Expectation,
+    distance,
+    expected_masks,
+    real,
+)
 from .reports import Row, worst
 from .workers import WorkerError
 
@@ -65,12 +79,13 @@ def _judge_methods(
 ) -> list[Row]:
     """``encode`` and ``heads`` have to return what the trace shows; the weights have to be the checkpoint's."""
     rows = [_judge_exact(subject, API, WEIGHTS, np.array(0), results.get(WEIGHTS))]
-    heads = {f"heads.{head}" for head in config.heads_on_top}
-    for name, truth in expectation.truth.items():
-        if name == OUTPUT or name in heads:
-            method = ENCODE if name == OUTPUT else FORWARD if config.kind == "encoder_decoder" else f"{API}.{name}"
-            noise = expectation.noise[name]
-            rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
+    methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
+    if config.kind == "encoder_decoder":
+        methods = dict.fromkeys(methods, FORWARD)
+    methods |= {ATTENDED: ATTEND, AVERAGED: WEIGHTS_AVERAGED} if config.kind == "attention" else {OUTPUT: ENCODE}
+    for name, method in methods.items():
+        truth, noise = expectation.truth[name], expectation.noise[name]
+        rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
     return rows
 
 

@@ -48,7 +48,10 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
     """A batch to go with the values: embedded inputs are of that kind too; for masking, the last row has no token."""
     drawn = random_batch(config, lengths, generator)
     if not config.source_vocabulary:
-        drawn = replace(drawn, source=_vectors(kind, drawn.source.shape, generator, dtype))
+        vectors = ("source", "query", "value") if config.kind == "attention" else ("source",)
+        drawn = replace(
+            drawn, **{name: _vectors(kind, getattr(drawn, name).shape, generator, dtype) for name in vectors}
+        )
     if kind == "masking":
         valid = drawn.valid.copy()
         valid[-1] = False

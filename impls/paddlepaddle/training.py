@@ -1,0 +1,99 @@
+"""Training: the loss, its gradients, and Adam with a rate that falls in steps.
+
+Shapes: B batch, T target length, V target vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from ...shared.probe import Probe
+from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
+from . import weights
+from .masks import log_softmax
+from .transformer import Transformer
+
+
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean of -log p(label) over the labels that count, those that are not -1.
+
+    scores: (B, T, V), logits, or log-probabilities, which a log-softmax leaves as they are. labels: (B, T).
+    """
+    counted = labels >= 0
+    places = paddle.where(counted, labels, paddle.zeros_like(labels))[:, :, None]
+    chosen = paddle.take_along_axis(log_softmax(scores), places, axis=-1)
+    return -(chosen[:, :, 0] * counted.astype(scores.dtype)).sum() / counted.sum().astype(scores.dtype)
+
+
+def loss(
+    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    probe = Probe(dropout_masks=dropout_masks)
+    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    (scores,) = heads.values()
+    return cross_entropy(scores, given["labels"]), (scores.argmax(axis=-1, dtype="int32") == given["labels"]).sum()
+
+
+def gradients(
+    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, and its gradients by the name of the parameter."""
+    parameters = dict(transformer.named_parameters())
+    value, _ = loss(transformer, given, dropout_masks)
+    found = paddle.grad(value, list(parameters.values()), allow_unused=True)
+    return value, dict(zip(parameters, found, strict=True))
+
+
+class Trainer:
+    """Adam (Kingma and Ba 2015) on every parameter, its rate multiplied by ``plan.decay`` every so many steps.
+
+    Goes on where ``moments`` were left; None: begins.
+    """
+
+    def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
+        self.transformer = transformer
+        self.schedule = paddle.optimizer.lr.StepDecay(plan.rate, plan.decay_steps, plan.decay)
+        self.optimizer = paddle.optimizer.Adam(self.schedule, *BETAS, EPSILON, parameters=transformer.parameters())
+        self.steps = 0
+        if moments is not None:
+            self._resume(plan, moments)
+
+    def step(self, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
+        """One step down the gradient of the loss of a batch."""
+        value, right = loss(self.transformer, given, dropout_masks)
+        self.optimizer.clear_grad()
+        value.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.steps += 1
+        return Outcome(float(value), int(right), int((given["labels"] >= 0).sum()))
+
+    def moments(self) -> Moments:
+        """What Adam remembers."""
+        config, named = self.transformer.config, dict(self.transformer.named_parameters())
+        found = []
+        for key in ("moment1", "moment2"):
+            state = self.optimizer.state_dict()
+            kept = {n: state.get(f"{tensor.name}_{key}_0", paddle.zeros_like(tensor)) for n, tensor in named.items()}
+            found.append(weights.to_canonical(config, kept))
+        return Moments(self.steps, *found)
+
+    def _resume(self, plan: Plan, moments: Moments) -> None:
+        config, named = self.transformer.config, dict(self.transformer.named_parameters())
+        dtype = next(iter(named.values())).dtype
+        first = weights.to_native(config, moments.first, dtype)
+        second = weights.to_native(config, moments.second, dtype)
+        state: dict[str, Any] = {"LR_Scheduler": {"last_epoch": moments.steps, "last_lr": plan.rate_at(moments.steps)}}
+        for name, parameter in named.items():
+            state |= {f"{parameter.name}_moment1_0": first[name], f"{parameter.name}_moment2_0": second[name]}
+            for place, beta in enumerate(BETAS, start=1):
+                # What Paddle multiplies up, in float32, from step to step.
+                power = np.multiply.accumulate(np.full(moments.steps + 1, beta, np.float32))[-1:]
+                state[f"{parameter.name}_beta{place}_pow_acc_0"] = paddle.to_tensor(power)
+        self.optimizer.set_state_dict(state)
+        self.steps = moments.steps

@@ -1,0 +1,99 @@
+"""Training: the loss, its gradients, and Adam with a rate that falls in steps.
+
+Shapes: B batch, T target length, V target vocabulary.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...shared.probe import Probe
+from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
+from . import weights
+from .masks import log_softmax
+from .transformer import Transformer
+
+
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean of -log p(label) over the labels that count, those that are not -1.
+
+    scores: (B, T, V), logits, or log-probabilities, which a log-softmax leaves as they are. labels: (B, T).
+    """
+    counted = labels >= 0
+    chosen = torch.take_along_dim(log_softmax(scores), torch.where(counted, labels, 0).long()[:, :, None], dim=-1)
+    return -torch.where(counted, chosen[:, :, 0], 0.0).sum() / counted.sum()
+
+
+def loss(
+    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    probe = Probe(dropout_masks=dropout_masks)
+    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    (scores,) = heads.values()
+    return cross_entropy(scores, given["labels"]), (scores.argmax(dim=-1) == given["labels"]).sum()
+
+
+def gradients(
+    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, and its gradients by the name of the parameter."""
+    parameters = dict(transformer.named_parameters())
+    for parameter in parameters.values():
+        parameter.requires_grad_(True)
+    value, _ = loss(transformer, given, dropout_masks)
+    found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
+    return value, dict(zip(parameters, found, strict=True))
+
+
+class Trainer:
+    """Adam (Kingma and Ba 2015) on every parameter, its rate multiplied by ``plan.decay`` every so many steps.
+
+    Goes on where ``moments`` were left; None: begins.
+    """
+
+    def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
+        self.transformer = transformer
+        for parameter in transformer.parameters():
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)  # it shared the checkpoint's
+            parameter.requires_grad_(True)
+        self.optimizer = torch.optim.Adam(transformer.parameters(), lr=plan.rate, betas=BETAS, eps=EPSILON)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, plan.decay_steps, plan.decay)
+        self.steps = 0
+        if moments is not None:
+            self._resume(plan, moments)
+
+    def step(self, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
+        """One step down the gradient of the loss of a batch."""
+        value, right = loss(self.transformer, given, dropout_masks)
+        self.optimizer.zero_grad()
+        value.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.steps += 1
+        return Outcome(value.item(), int(right), int((given["labels"] >= 0).sum()))
+
+    def moments(self) -> Moments:
+        """What Adam remembers."""
+        config, named = self.transformer.config, dict(self.transformer.named_parameters())
+        found = []
+        for key in ("exp_avg", "exp_avg_sq"):
+            state = self.optimizer.state
+            kept = {name: state[tensor].get(key, torch.zeros_like(tensor)) for name, tensor in named.items()}
+            found.append(weights.to_canonical(config, kept))
+        return Moments(self.steps, *found)
+
+    def _resume(self, plan: Plan, moments: Moments) -> None:
+        config, named = self.transformer.config, dict(self.transformer.named_parameters())
+        any_parameter = next(iter(named.values()))
+        placement = str(any_parameter.device), any_parameter.dtype
+        first = weights.to_native(config, moments.first, *placement)
+        second = weights.to_native(config, moments.second, *placement)
+        for name, parameter in named.items():
+            kept = {"exp_avg": first[name].clone(), "exp_avg_sq": second[name].clone()}
+            self.optimizer.state[parameter] = {"step": torch.tensor(float(moments.steps)), **kept}
+        self.steps = moments.steps
+        self.schedule.last_epoch = moments.steps
+        self.optimizer.param_groups[0]["lr"] = plan.rate_at(moments.steps)
