@@ -2,14 +2,14 @@
 
 A pickle is a program for a small machine, and what makes it dangerous is that it may import and call anything. This
 machine can do neither. It knows the instructions that ``torch.save`` needs for a state dict, and the names in
-``_STORAGES`` and ``_CALLS`` as mere words; any other instruction and any other name ends it. ``pickletools`` cuts the
-bytes into instructions and runs none of them.
+``_STORAGES`` and ``_CALLS`` as mere words; any other instruction and any other name ends it.
 
 Format: pickle protocol 2 as ``torch/serialization.py`` writes it, PyTorch 1.6 and later.
 """
 
+import io
 import pickle
-import pickletools
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -80,7 +80,7 @@ def read(content: bytes) -> dict[str, Layout]:
     if len(content) > LONGEST:
         raise RefusalError(f"its pickle has more than {LONGEST} bytes; {SAVE_ALONE}")
     try:
-        found = _Machine().run(content)
+        found = _Machine(content).run()
     except RefusalError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -96,51 +96,67 @@ def read(content: bytes) -> dict[str, Layout]:
 class _Machine:
     """The stack and the memory of a pickle, and the instructions that it may use."""
 
-    def __init__(self) -> None:
+    def __init__(self, content: bytes) -> None:
+        self._stream = io.BytesIO(content)
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memory: dict[int, Any] = {}
-        self._instructions: dict[str, Callable[[Any], None]] = {
-            "PROTO": self._protocol,
-            "MARK": lambda _: self._marks.append(len(self._stack)),
-            "NONE": lambda _: self._stack.append(None),
-            "NEWTRUE": lambda _: self._stack.append(True),
-            "NEWFALSE": lambda _: self._stack.append(False),
-            **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), self._stack.append),
-            "EMPTY_DICT": lambda _: self._stack.append({}),
-            "EMPTY_LIST": lambda _: self._stack.append([]),
-            "EMPTY_TUPLE": lambda _: self._stack.append(()),
-            "TUPLE1": lambda _: self._stack.append(tuple(self._last(1))),
-            "TUPLE2": lambda _: self._stack.append(tuple(self._last(2))),
-            "TUPLE3": lambda _: self._stack.append(tuple(self._last(3))),
-            "TUPLE": lambda _: self._stack.append(tuple(self._since_mark())),
-            "APPEND": lambda _: self._append(self._last(1)),
-            "APPENDS": lambda _: self._append(self._since_mark()),
-            "SETITEM": lambda _: self._set(self._last(2)),
-            "SETITEMS": lambda _: self._set(self._since_mark()),
-            **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self._remember),
-            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda place: self._stack.append(self._memory[place])),
-            "GLOBAL": self._name,
-            "BINPERSID": lambda _: self._stack.append(_storage(self._stack.pop())),
-            "REDUCE": lambda _: self._stack.append(_called(*self._last(2))),
-            "BUILD": lambda _: self._build(*self._last(1)),
-        }
 
-    def run(self, content: bytes) -> Any:
-        for number, (instruction, argument, _) in enumerate(pickletools.genops(content)):
-            if number > _MOST_INSTRUCTIONS:
-                raise RefusalError(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
-            if instruction.name == "STOP":
+    def run(self) -> Any:
+        push = self._stack.append
+        instructions: dict[bytes, Callable[[], None]] = {
+            pickle.PROTO: self._protocol,
+            pickle.MARK: lambda: self._marks.append(len(self._stack)),
+            pickle.NONE: lambda: push(None),
+            pickle.NEWTRUE: lambda: push(True),
+            pickle.NEWFALSE: lambda: push(False),
+            pickle.BININT: lambda: push(self._number("<i")),
+            pickle.BININT1: lambda: push(self._number("<B")),
+            pickle.BININT2: lambda: push(self._number("<H")),
+            pickle.LONG1: lambda: push(int.from_bytes(self._bytes(self._number("<B")), "little", signed=True)),
+            pickle.BINFLOAT: lambda: push(self._number(">d")),
+            pickle.BINUNICODE: lambda: push(self._bytes(self._number("<I")).decode()),
+            pickle.EMPTY_DICT: lambda: push({}),
+            pickle.EMPTY_LIST: lambda: push([]),
+            pickle.EMPTY_TUPLE: lambda: push(()),
+            pickle.TUPLE1: lambda: push(tuple(self._last(1))),
+            pickle.TUPLE2: lambda: push(tuple(self._last(2))),
+            pickle.TUPLE3: lambda: push(tuple(self._last(3))),
+            pickle.TUPLE: lambda: push(tuple(self._since_mark())),
+            pickle.APPEND: lambda: self._append(self._last(1)),
+            pickle.APPENDS: lambda: self._append(self._since_mark()),
+            pickle.SETITEM: lambda: self._set(self._last(2)),
+            pickle.SETITEMS: lambda: self._set(self._since_mark()),
+            pickle.BINPUT: lambda: self._remember(self._number("<B")),
+            pickle.LONG_BINPUT: lambda: self._remember(self._number("<I")),
+            pickle.BINGET: lambda: push(self._memory[self._number("<B")]),
+            pickle.LONG_BINGET: lambda: push(self._memory[self._number("<I")]),
+            pickle.GLOBAL: lambda: push(self._name()),
+            pickle.BINPERSID: lambda: push(_storage(*self._last(1))),
+            pickle.REDUCE: lambda: push(_called(*self._last(2))),
+            pickle.BUILD: lambda: self._build(*self._last(1)),
+        }
+        for _ in range(_MOST_INSTRUCTIONS):
+            code = self._bytes(1)
+            if code == pickle.STOP:
                 (result,) = self._stack
                 return result
-            if instruction.name not in self._instructions:
-                raise RefusalError(
-                    f"its pickle uses the instruction {instruction.name}, which no state dict needs; {SAVE_ALONE}"
-                )
-            self._instructions[instruction.name](argument)
-        raise RefusalError(_DAMAGED)
+            if code not in instructions:
+                raise RefusalError(f"its pickle uses the instruction {code!r}, which no state dict needs; {SAVE_ALONE}")
+            instructions[code]()
+        raise RefusalError(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
 
-    def _protocol(self, number: int) -> None:
+    def _bytes(self, count: int) -> bytes:
+        found = self._stream.read(count)
+        if len(found) != count:
+            raise RefusalError(_DAMAGED)
+        return found
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
+
+    def _protocol(self) -> None:
+        number = self._number("<B")
         if number != 2:
             raise RefusalError(f"its pickle has protocol {number}; expected 2, save it with the default of torch.save")
 
@@ -175,12 +191,13 @@ class _Machine:
     def _remember(self, place: int) -> None:
         self._memory[place] = self._stack[-1]  # a dictionary: a high number costs no more than a low one
 
-    def _name(self, text: str) -> None:
-        if text not in _STORAGES and text not in _CALLS:
+    def _name(self) -> _Name:
+        module, name = (self._stream.readline().decode().removesuffix("\n") for _ in range(2))
+        if (text := f"{module} {name}") not in _STORAGES and text not in _CALLS:
             raise RefusalError(
-                f"it names {_quoted(text.replace(' ', '.'))}, which is no part of a state dict; {SAVE_ALONE}"
+                f"it names {_quoted(f'{module}.{name}')}, which is no part of a state dict; {SAVE_ALONE}"
             )
-        self._stack.append(_Name(text))
+        return _Name(text)
 
     def _build(self, state: Any) -> None:
         """Attributes of the dictionary: the versions of the modules, which say nothing about the tensors."""
