@@ -49,5 +49,5 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Triglot needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,text,peers,test,lint]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,text,peers,report,test,lint]'
 	touch $@

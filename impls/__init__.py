@@ -18,7 +18,7 @@ PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
     "torch": ("torch",),
     "paddle": ("paddle",),
-    "jax": ("jax", "flax"),
+    "jax": ("jax", "flax", "optax"),
     REFERENCE: ("numpy",),
 }
 

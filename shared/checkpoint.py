@@ -2,7 +2,8 @@
 
 The file is the container of ``npz.py`` with the tensors in order of their names, and a last member
 ``manifest.json``: the schema version, the whole configuration and, for each tensor, dtype, shape, axes, sha256 and
-the name that it had where it was ported from. ``docs/checkpoint.md`` describes it for other readers.
+the name that it had where it was ported from. A training that is to go on is kept beside them, see
+``training_members.py``. ``docs/checkpoint.md`` describes the file for other readers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from . import files, npz, schema
+from . import files, npz, schema, training_members
 from .arrays import Array
 from .config import ModelConfig
 from .dtypes import BFLOAT16, FLOATS, storable
-from .errors import CheckpointError, ConfigError, OutputError
+from .errors import CheckpointError, ConfigError, OutputError, TrainingError
+from .training import Training
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
@@ -30,6 +32,7 @@ _DIGESTED = ("dtype", "shape", "sha256")  # what the digest covers of a tensor
 _DTYPE_NAMES = {dtype: name for name, dtype in FLOATS.items()}  # NumPy takes its time to name one
 
 _FIELDS = {"schema", "digest", "config", "tensors"}
+_TRAINING_FIELDS = {"plan", "steps", "tensors", "digest"}
 _TENSOR_FIELDS = {*_DIGESTED, "axes"}
 _ALIAS_FIELDS = {"alias"}
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -50,9 +53,10 @@ Verify = Literal["open", "touched", "full"]
 class Checkpoint:
     """A configuration, and the tensors that it describes: ``tensors`` maps canonical names to arrays.
 
-    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``left_out`` names, for one that
-    was just read, the tensors of the source that it does not keep, and says why; no file holds that. ``aliases`` are
-    further names for tied tensors, which are stored once: alias -> name in ``tensors``.
+    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
+    for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there, is what a
+    training of these weights needs to go on; the digest is that of the model, and leaves it out. ``left_out`` names,
+    for a port that was just read, the tensors of the source that it does not keep, and says why; no file holds that.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
@@ -63,6 +67,7 @@ class Checkpoint:
         config: ModelConfig,
         tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
+        training: Training | None = None,
         left_out: Mapping[str, str] | None = None,
     ) -> None:
         # The arrays behind mapped tensors: looking at their shapes is no reason to verify their checksums.
@@ -70,8 +75,10 @@ class Checkpoint:
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
+        self.training = training
         self.left_out: Mapping[str, str] = left_out or {}
         _check_source_names(self)
+        _check_training(self)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -115,6 +122,15 @@ def _check_source_names(checkpoint: Checkpoint) -> None:
             )
 
 
+def _check_training(checkpoint: Checkpoint) -> None:
+    if checkpoint.training is None or isinstance(checkpoint.training.moments.first, training_members.Part):
+        return  # what comes from a file was compared with its configuration there
+    kept = training_members.arrays(checkpoint.training)
+    shapes, dtypes = ({name: getattr(x, key) for name, x in kept.items()} for key in ("shape", "dtype"))
+    if wrong := sorted(training_members.problems(schema.parameters(checkpoint.config), shapes, dtypes)):
+        raise CheckpointError(f"the training does not match the configuration: {'; '.join(wrong)}; give that of it")
+
+
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write ``checkpoint`` to ``path``: all of it or, if anything goes wrong, nothing.
 
@@ -127,11 +143,13 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     with files.writing(Path(path)) as file:
         if not file.seekable():
             raise OutputError(f"cannot write {path}: it is a pipe, and a checkpoint is no stream; give a file name")
+        kept = training_members.arrays(checkpoint.training) if checkpoint.training else {}
+        kept_entries: dict[str, dict[str, Any]] = {}
         with npz.Writer(file) as writer:
-            for name in sorted(checkpoint.tensors):
-                tensor = checkpoint.tensors[name]
+            for name in sorted([*checkpoint.tensors, *kept]):
+                tensor = kept[name] if name in kept else checkpoint.tensors[name]
                 writer.write_array(name, tensor)
-                entries[name] = _entry(tensor)
+                (kept_entries if name in kept else entries)[name] = _entry(tensor)
             digest = _digest(checkpoint.config, entries)
             for name, entry in entries.items():
                 entry["axes"] = list(parameters[name].axes)
@@ -140,6 +158,9 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
                 if name in checkpoint.source_names:
                     entry["source"] = checkpoint.source_names[name]
             manifest = {"schema": SCHEMA, "digest": digest, "config": checkpoint.config.to_dict(), "tensors": entries}
+            if checkpoint.training:
+                training = training_members.facts(checkpoint.training) | {"tensors": kept_entries}
+                manifest["training"] = {**training, "digest": _hash(training)}
             content = json.dumps(manifest, indent=1, allow_nan=False).encode()
             if len(content) > _LONGEST_MANIFEST:
                 raise OutputError(
@@ -161,8 +182,9 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
         raise CheckpointError(f"verify is {verify!r}; expected one of {', '.join(get_args(Verify))}")
     path = Path(path)
     reader = npz.Reader(path)
-    config, entries, source_names = _manifest(path, reader)
-    arrays = {name: reader.array(name) for name in reader.names}
+    config, entries, source_names, training = _manifest(path, reader)
+    kept = {name: reader.array(name) for name in reader.names if name.startswith(training_members.PREFIX)}
+    arrays = {name: reader.array(name) for name in reader.names if name not in kept}
     for name, entry in entries.items():
         if entry["dtype"] == BFLOAT16.name and name in arrays and arrays[name].dtype == np.uint16:
             arrays[name] = arrays[name].view(BFLOAT16)
@@ -174,36 +196,75 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     if reader.members != [*(f"{name}.npy" for name in sorted(reader.names)), MANIFEST]:
         raise _unreadable(path, f"its members are not its tensors in order and {MANIFEST}")
     parameters = schema.parameters(config)
-    found = {
-        name: {"dtype": _DTYPE_NAMES[array.dtype], "shape": array.shape, "axes": parameters[name].axes}
-        for name, array in arrays.items()
-    }
-    stated = {name: {key: entries.get(name, {}).get(key) for key in ("dtype", "shape", "axes")} for name in found}
-    if _json(found) != _json(stated):  # as texts: 1, 1.0 and True are equal in Python, and differ in the digest
-        wrong = next(name for name in found if _json(found[name]) != _json(stated[name]))
-        raise _unreadable(path, f"{MANIFEST} and the tensor {wrong} disagree")
-    if entries.keys() != arrays.keys():
-        raise _unreadable(path, f"{MANIFEST} names tensors that are not there")
+    found = {name: {**_facts(array), "axes": parameters[name].axes} for name, array in arrays.items()}
+    _compare(path, found, entries)
     tensors = _MappedTensors(path, arrays, {name: entry["sha256"] for name, entry in entries.items()})
-    if verify == "open":
-        tensors.unverified.clear()
-    if verify == "full":
-        for name in tensors:
-            tensors[name]
-    return Checkpoint(config, tensors, source_names)
+    restored = _restored(path, config, training, kept)
+    every = [tensors, *([restored[1]] if restored else [])]
+    for mapped in every:
+        if verify == "open":
+            mapped.unverified.clear()
+        if verify == "full":
+            for name in mapped:
+                mapped[name]
+    return Checkpoint(config, tensors, source_names, restored[0] if restored else None)
 
 
-def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, dict[str, Any]], dict[str, str]]:
-    """The configuration; per stored tensor, what the manifest says of it; the source names. If its digest is right."""
+def _facts(array: Array) -> dict[str, Any]:
+    return {"dtype": _DTYPE_NAMES.get(array.dtype), "shape": array.shape}
+
+
+def _compare(path: Path, found: Mapping[str, Mapping[str, Any]], stated: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a manifest that says other things of the arrays than they are."""
+    for name, facts in found.items():
+        said = {key: stated.get(name, {}).get(key) for key in facts}
+        if _json(facts) != _json(said):  # as texts: 1, 1.0 and True are equal in Python, and differ in the digest
+            raise _unreadable(path, f"{MANIFEST} and the tensor {name} disagree")
+    if stated.keys() != found.keys():
+        raise _unreadable(path, f"{MANIFEST} names tensors that are not there")
+
+
+def _restored(
+    path: Path, config: ModelConfig, stated: dict[str, Any] | None, kept: Mapping[str, Array]
+) -> tuple[Training, _MappedTensors] | None:
+    """The training that the file keeps, and its arrays; None if there is none."""
+    if stated is None and not kept:
+        return None
+    if stated is None:
+        raise _unreadable(path, f"{MANIFEST} says nothing of its training")
+    entries = stated.pop("tensors")
+    shapes = {name: array.shape for name, array in kept.items()}
+    dtypes = {name: array.dtype for name, array in kept.items()}
+    wrong = sorted(training_members.problems(schema.parameters(config), shapes, dtypes))
+    if wrong:
+        why = "; ".join(wrong)
+        raise _unreadable(path, why if len(why) < _LONGEST_REASON else f"{why[:_LONGEST_REASON]} ...")
+    _compare(path, {name: _facts(array) for name, array in kept.items()}, entries)
+    mapped = _MappedTensors(path, kept, {name: entry["sha256"] for name, entry in entries.items()})
+    try:
+        return training_members.training_of(stated, mapped, shapes), mapped
+    except TrainingError as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _manifest(
+    path: Path, reader: npz.Reader
+) -> tuple[ModelConfig, dict[str, dict[str, Any]], dict[str, str], dict[str, Any] | None]:
+    """The configuration; per stored tensor, what the manifest says of it; the source names; what it says of a training.
+
+    If its digests are right.
+    """
     try:
         manifest = _parsed(reader.read_bytes(MANIFEST, _LONGEST_MANIFEST), len(reader.members))
         if "schema" in _object(manifest) and manifest["schema"] != SCHEMA:
             version = repr(manifest["schema"])[:100]
             raise _unreadable(path, f"its schema is {version}, expected {SCHEMA!r}", "update Triglot")
+        training = _training(manifest.pop("training")) if "training" in manifest else None
         manifest = _object(manifest, _FIELDS)
         config = ModelConfig.from_dict(manifest["config"])
-        if config.layers > len(reader.names) // schema.FEWEST_OF_A_LAYER:  # before as many names are made up
-            raise _unreadable(path, f"its {len(reader.names)} tensors cannot be {config.layers} layers")
+        layers = config.layers + config.decoder_layers
+        if layers > len(reader.names) // schema.FEWEST_OF_A_LAYER:  # before as many names are made up
+            raise _unreadable(path, f"its {len(reader.names)} tensors cannot be {layers} layers")
         entries: dict[str, dict[str, Any]] = {}
         aliases: dict[str, str] = {}
         source_names: dict[str, str] = {}
@@ -214,9 +275,7 @@ def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, di
             if "alias" in entry:
                 aliases[name] = _text(_object(entry, _ALIAS_FIELDS)["alias"])
             else:
-                entries[name] = _object(entry, _TENSOR_FIELDS)
-                if not _SHA256.fullmatch(_text(entry["sha256"])):
-                    raise ValueError(f"the sha256 of {name} is none")
+                entries[name] = _hashed(name, entry, _TENSOR_FIELDS)
         content = {name: {key: entry[key] for key in _DIGESTED} for name, entry in entries.items()}
         # An older file may lack fields that have a default; those that it has are written as we would write them.
         fields = {name: value for name, value in config.to_dict().items() if name in manifest["config"]}
@@ -231,7 +290,25 @@ def _manifest(path: Path, reader: npz.Reader) -> tuple[ModelConfig, dict[str, di
         raise _unreadable(path, f"{MANIFEST} was changed, its digest is wrong")
     if aliases != schema.aliases(config):
         raise _unreadable(path, f"{MANIFEST} has other aliases than its configuration")
-    return config, entries, source_names
+    return config, entries, source_names, training
+
+
+def _training(stated: object) -> dict[str, Any]:
+    """What the manifest says of a training, without its digest, if that is right."""
+    training = _object(stated, _TRAINING_FIELDS)
+    for name, entry in _object(training["tensors"]).items():
+        _hashed(name, entry, {*_DIGESTED})
+    if training.pop("digest") != _hash(training):
+        raise ValueError("the digest of the training is wrong")
+    return training
+
+
+def _hashed(name: str, stated: object, fields: set[str]) -> dict[str, Any]:
+    """What is said of a tensor, if it has these fields, and a sha256 that is one."""
+    entry = _object(stated, fields)
+    if not _SHA256.fullmatch(_text(entry["sha256"])):
+        raise ValueError(f"the sha256 of {name} is none")
+    return entry
 
 
 def _parsed(content: bytes, members: int) -> Any:
@@ -308,7 +385,10 @@ def _entry(tensor: Array) -> dict[str, Any]:
 
 
 def _digest(config: ModelConfig, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    content = {"config": config.identity(), "tensors": entries}
+    return _hash({"config": config.identity(), "tensors": entries})
+
+
+def _hash(content: object) -> str:
     return hashlib.sha256(_json(content).encode()).hexdigest()
 
 

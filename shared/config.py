@@ -20,6 +20,7 @@ Masking = Literal["exclude", "fill", "add"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal_per_dimension"]
 Norm = Literal["layer_norm", "scalar_layer_norm"]
 AttentionOutputActivation = Literal["none", "relu"]
+Initializer = Literal["bert", "translation", "prenorm", "annotated", "multihead"]
 Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sentence"]
 
 DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
@@ -75,6 +76,10 @@ class ModelConfig:
         ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own. An
         ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
 
+    Beginning
+        ``initializer`` says where random weights come from (``initializers.py``): ``bert``, or the article of the
+        recipe that is called so. Trained weights do not ask for it.
+
     Raises:
         ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
     """
@@ -121,6 +126,7 @@ class ModelConfig:
     feed_forward_output_dropout: float = 0.0
     heads_on_top: tuple[Head, ...] = ()
     tied_embeddings: bool = False
+    initializer: Initializer = "bert"
 
     def __post_init__(self) -> None:
         _check_types(self)

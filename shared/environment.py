@@ -6,6 +6,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+
+# Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
+
 PACKAGES = ("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax")
 
 
@@ -25,6 +30,16 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def limit_threads(threads: int | None) -> None:
+    """Let the frameworks that are imported from now on use so many threads; None: one for each core."""
+    os.environ.update(thread_settings(threads or cores()))
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """The environment variables by which the frameworks are told how many threads to use, before their import."""
+    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
 
 
 def _version(package: str) -> str | None:

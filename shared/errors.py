@@ -24,6 +24,10 @@ class InputError(TriglotError):
     """Token ids, masks or other model inputs do not fit the model."""
 
 
+class TaskError(TriglotError):
+    """A task cannot be set or learned as it was asked for."""
+
+
 class PortingError(TriglotError):
     """Foreign weights cannot be translated without loss."""
 

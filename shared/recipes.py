@@ -90,6 +90,7 @@ _TRANSLATION = ModelConfig(
     attention_output_dropout=0.1,
     feed_forward_output_dropout=0.1,
     heads_on_top=("logits",),
+    initializer="translation",
 )
 
 # Article 003: "Attention is all you need" step by step, at the sizes of the paper. Its masks are never assigned; here
@@ -125,6 +126,7 @@ _ANNOTATED = replace(
     feed_forward_dropout=0.1,
     feed_forward_output_dropout=0.0,
     heads_on_top=("log_probabilities",),
+    initializer="annotated",
 )
 
 # Article 002: pre-norm, a ReLU after each attention, and both stacks read the same embedded ids, so one table serves
@@ -141,6 +143,7 @@ _PRENORM = replace(
     attention_output_activation="relu",
     attention_dropout=0.0,
     heads_on_top=("logits",),
+    initializer="prenorm",
 )
 
 # Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. The text calls True "keep" in
@@ -164,6 +167,7 @@ _MULTIHEAD = ModelConfig(
     activation="relu",
     projection_bias=False,
     masking="exclude",
+    initializer="multihead",
 )
 
 # Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.

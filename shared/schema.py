@@ -29,13 +29,15 @@ class Parameter:
 
     ``role`` says what the parameter does: it decides how it is initialised and whether a framework that stores
     linear weights as (out, in) transposes it. It is never guessed from a shape: a square weight has the same shape
-    either way.
+    either way. ``fan_in`` is the number of inputs of the linear layer that a weight or a bias belongs to: some
+    initialisers draw both by it. Of tables and norms it is 0.
     """
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     role: Role
+    fan_in: int = 0
 
 
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
@@ -54,8 +56,9 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     Raises:
         CheckpointError: lists every missing, extra, misshapen and mistyped tensor, all in one message.
     """
-    if config.layers > len(tensors):  # before as many names are made up
-        raise CheckpointError(f"{len(tensors)} tensors cannot be the {config.layers} layers of the configuration")
+    layers = config.layers + config.decoder_layers
+    if layers > len(tensors):  # before as many names are made up
+        raise CheckpointError(f"{len(tensors)} tensors cannot be the {layers} layers of the configuration")
     expected = parameters(config)
     problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in expected]
@@ -156,15 +159,15 @@ def _heads(config: ModelConfig) -> Iterator[Parameter]:
         yield from _norm("heads.masked_lm.norm", config)
         if not config.tied_embeddings:
             yield _table(MASKED_LM_TABLE, vocabulary, config)
-        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias")
+        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", hidden[1])
     if "next_sentence" in config.heads_on_top:
         yield from _linear("heads.next_sentence", hidden, ("relation", 2), bias=True)
 
 
 def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool) -> Iterator[Parameter]:
-    yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight")
+    yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight", source[1])
     if bias:
-        yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias")
+        yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
 
 
 def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Parameter]:

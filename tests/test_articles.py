@@ -150,8 +150,8 @@ def article(request):
 
 @pytest.fixture
 def checkpoint(article, make_checkpoint):
-    """Matrices ten times as large as usual: attention is sharp then, and not the mean of everything."""
-    made = make_checkpoint(RECIPES[article])
+    """BERT's matrices, ten times as large: attention is sharp then, and not the mean of everything."""
+    made = make_checkpoint(replace(recipe(RECIPES[article]), initializer="bert"))
     tensors = {name: tensor * 10 if tensor.ndim == 2 else tensor for name, tensor in made.tensors.items()}
     return Checkpoint(made.config, tensors)
 

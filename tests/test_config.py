@@ -34,6 +34,7 @@ CHOICES = {
     "attention_output_activation": "none, relu",
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
+    "initializer": "bert, translation, prenorm, annotated, multihead",
 }
 HEADS = (
     "a tuple (a list, in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, in this order, "
@@ -111,6 +112,7 @@ def configs(draw):
         else draw(st.floats(max_value=0, exclude_max=True, allow_infinity=False)),
         heads_on_top=heads,  # pyright: ignore[reportArgumentType]
         tied_embeddings="masked_lm" in heads and draw(st.booleans()),
+        initializer=draw(st.sampled_from(["bert", "translation", "prenorm", "annotated", "multihead"])),
     )
 
 
@@ -179,6 +181,7 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "feed_forward_output_dropout": 0.0,
         "heads_on_top": (),
         "tied_embeddings": False,
+        "initializer": "bert",
     }
 
 

@@ -148,7 +148,7 @@ OTHERS = {
     **{"masking": "add", "masking_value": -1.0, "embedding_dropout": 0.5, "residual_dropout": 0.5},
     **{"attention_dropout": 0.5, "feed_forward_dropout": 0.5, "heads_on_top": (), "tied_embeddings": True},
     **{"embedding_scale": True, "norm": "scalar_layer_norm", "attention_output_activation": "relu"},
-    **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5},
+    **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5, "initializer": "prenorm"},
 }
 # An encoder has one value alone for these; ``kind`` itself is refused above.
 OF_A_DECODER = {
@@ -174,7 +174,7 @@ INEXPRESSIBLE = {
     **{"embedding_scale": "embedding_scale", "norm": "norm"},
     **{"attention_output_activation": "attention_output_activation"},
     **{"attention_output_dropout": "attention_output_dropout"},
-    **{"feed_forward_output_dropout": "feed_forward_output_dropout"},
+    **{"feed_forward_output_dropout": "feed_forward_output_dropout", "initializer": "initializer"},
 }
 
 

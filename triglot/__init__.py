@@ -14,11 +14,15 @@ from triglot.shared.errors import (
     ModelNotFoundError,
     OutputError,
     PortingError,
+    TaskError,
+    TrainingError,
     TriglotError,
 )
-from triglot.shared.inputs import Batch
+from triglot.shared.inputs import Batch, teacher_forcing
 from triglot.shared.parity.reports import Report
 from triglot.shared.protocol import Model
+from triglot.shared.training import Plan
+from triglot.training import score, train, translation
 
 __all__ = [
     "Batch",
@@ -31,8 +35,11 @@ __all__ = [
     "ModelConfig",
     "ModelNotFoundError",
     "OutputError",
+    "Plan",
     "PortingError",
     "Report",
+    "TaskError",
+    "TrainingError",
     "TriglotError",
     "batch",
     "build",
@@ -43,4 +50,8 @@ __all__ = [
     "port",
     "recipes",
     "save",
+    "score",
+    "teacher_forcing",
+    "train",
+    "translation",
 ]

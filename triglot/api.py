@@ -32,6 +32,17 @@ def frameworks() -> tuple[str, ...]:
     return impls.installed()
 
 
+def first_framework() -> str:
+    """The first of the installed frameworks.
+
+    Raises:
+        FrameworkError: none is installed.
+    """
+    if not frameworks():
+        raise FrameworkError("no framework is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
+    return frameworks()[0]
+
+
 def recipes() -> dict[str, ModelConfig]:
     """The named configurations."""
     return named.recipes()

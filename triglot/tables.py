@@ -1,8 +1,9 @@
 """What the command line shows: tables on standard output, progress on standard error."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import rich.box
@@ -19,6 +20,8 @@ from triglot.shared.parity import probes
 from triglot.shared.parity.checks import API, END_TO_END, LOCAL, MASKS, WORKER
 from triglot.shared.parity.harness import Progress as Callback
 from triglot.shared.parity.reports import Report, Row, worst
+from triglot.shared.training import Outcome
+from triglot.shared.translation import Score
 
 _STYLES = {
     "pass": "green",
@@ -58,6 +61,36 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callback | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+@contextmanager
+def training_progress(steps: int, *, quiet: bool) -> Iterator[Callable[[int, float, Outcome], bool] | None]:
+    """A progress bar with rate, loss and accuracy on a terminal; nothing in a pipe."""
+    with progress("training", quiet=quiet) as update:
+        if update is None:
+            yield None
+            return
+        show = update
+
+        def on_step(step: int, rate: float, outcome: Outcome) -> bool:
+            accuracy = outcome.right / outcome.counted
+            show(step, steps, f"rate {rate:.3g}  loss {outcome.loss:.4f}  accuracy {accuracy:.1%}")
+            return True
+
+        yield on_step
+
+
+def print_training(checkpoint: Checkpoint, target: Path, framework: str, unseen: Score) -> None:
+    """What a training came to, in two lines."""
+    training = checkpoint.training
+    assert training is not None
+    last = slice(-50, None)
+    loss, accuracy = training.history.loss[last].mean(), training.history.accuracy[last].mean()
+    print_line(
+        f"{target}: {training.moments.steps} steps, the last in {framework}; in the last 50, loss {loss:.4f} and "
+        f"{accuracy:.2%} of the tokens"
+    )
+    print_line(f"unseen sentences, greedy: {unseen.tokens:.2%} of the tokens, {unseen.sequences:.1%} whole")
 
 
 def print_parity(report: Report) -> None:

@@ -18,12 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from ..environment import thread_settings
 from ..errors import FrameworkError, TriglotError
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
-
-# Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
-_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
 
 
 class WorkerError(Exception):
@@ -46,7 +42,7 @@ class Worker:
     def __init__(self, command: Sequence[str], log: Path, threads: int, time_limit: float) -> None:
         self._time_limit = time_limit
         self._log = log
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
+        environment = {**os.environ, **thread_settings(threads)}
         environment["TMPDIR"] = str(log.parent)  # what a framework leaves there goes with it
         with log.open("wb") as errors:
             try:

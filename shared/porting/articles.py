@@ -114,7 +114,7 @@ class Article:
             final,
             {name: self._turned(tensors[theirs], parameters[name]) for name, theirs in native.items()},
             {name: original[theirs] for name, theirs in native.items()},
-            left_out,
+            left_out=left_out,
         )
 
     def write(self, given: Checkpoint, target: Path) -> None:

@@ -1,0 +1,78 @@
+"""Curves of a training, by matplotlib."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triglot.shared import files
+from triglot.shared.errors import OutputError
+from triglot.shared.training import Training
+
+FORMATS = ("png", "svg", "pdf")
+WINDOW = 50  # steps over which the dark line is averaged
+
+
+def check_plot(path: Path) -> None:
+    """Refuse, before the work, what could not be drawn after it.
+
+    Raises:
+        OutputError: matplotlib is missing, the ending names no format, or the file cannot be written.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OutputError("plots need matplotlib, which is not installed; install triglot[report]")
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise OutputError(f"cannot draw {path}: expected a name that ends in one of .{', .'.join(FORMATS)}")
+    files.check_target(path)
+
+
+def draw_training(training: Training, path: Path, title: str) -> None:
+    """Loss and accuracy over the steps, each step pale and their running mean dark.
+
+    Raises:
+        OutputError: see ``check_plot``.
+    """
+    check_plot(path)
+    import matplotlib as mpl  # noqa: PLC0415 (it takes as long as a framework)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import LogFormatter  # noqa: PLC0415
+
+    mpl.rcParams["svg.hashsalt"] = "triglot"  # the same curves give the same bytes
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    steps = np.arange(1, training.moments.steps + 1)
+    _curve(upper, steps, np.asarray(training.history.loss), "tab:blue")
+    upper.set_yscale("log")
+    for axis_of in (upper.yaxis.set_major_formatter, upper.yaxis.set_minor_formatter):
+        axis_of(LogFormatter(minor_thresholds=(1, 0.4)))  # plain numbers, more of them on a short axis
+    upper.set_ylabel("cross-entropy (nats per token)")
+    upper.set_title(title)
+    _curve(lower, steps, 100 * np.asarray(training.history.accuracy), "tab:green")
+    lower.set_ylabel("tokens foreseen (%)")
+    lower.set_xlabel("step")
+    lower.set_ylim(0, 101)
+    for step in range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps):
+        for axes in (upper, lower):
+            axes.axvline(step, color="0.8", linewidth=1, zorder=0)
+        upper.annotate(f"rate {training.plan.rate_at(step):g}", (step, 1), xycoords=("data", "axes fraction"),
+                       xytext=(3, -12), textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip
+    with files.writing(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=_metadata(path))
+
+
+def _curve(axes: Any, steps: np.ndarray, values: np.ndarray, colour: str) -> None:
+    axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
+    width = min(WINDOW, len(values))
+    means = np.convolve(values, np.ones(width) / width, mode="valid")
+    axes.plot(steps[width - 1 :], means, color=colour, linewidth=1.5)
+    axes.annotate(
+        f"{means[-1]:.3g}", (steps[-1], means[-1]), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
+    )
+    axes.grid(visible=True, alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    """Without the date, which would make each file another one."""
+    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:], {})

@@ -1,0 +1,136 @@
+"""Training and translating with a model: what ``triglot train`` and ``triglot translate`` do, as functions."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triglot import api, arguments, impls
+from triglot.shared import checkpoint as checkpoints
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import TaskError, TrainingError
+from triglot.shared.learning import Learner, judge
+from triglot.shared.training import Outcome, Plan
+from triglot.shared.translation import Score, TranslationTask, translate, write
+
+STEPS = 20_000
+SAVE_EVERY = 1_000
+DTYPES = ("float32", "float64")  # Adam's small steps are lost in fewer bits
+
+OnStep = Callable[[int, float, Outcome], bool]
+
+
+def train(
+    checkpoint: Checkpoint,
+    framework: str,
+    target: str | Path | None = None,
+    *,
+    steps: int = STEPS,
+    plan: Plan | None = None,
+    save_every: int = SAVE_EVERY,
+    device: str = "cpu",
+    dtype: str = "float32",
+    on_step: OnStep | None = None,
+) -> Checkpoint:
+    """Train ``checkpoint`` on the toy translation of article 000, up to step number ``steps``.
+
+    One that was trained before goes on exactly where it stopped, in any framework, with the plan that it has; ``plan``
+    None: that one, or the default. Every ``save_every`` steps, and at the end, what is there is written to ``target``,
+    all of it or nothing. ``on_step`` is called after each step with the number of steps made, the rate and what the
+    step saw; training stops when it returns False.
+
+    Raises:
+        TaskError: the model cannot learn this task.
+        TrainingError: it is beyond ``steps`` already, the plan is not the one that it was trained with, or the dtype
+            is no format to train in.
+        FrameworkError: the framework is not installed, is the reference, or does not know the device.
+        OutputError: ``target`` cannot be written.
+    """
+    arguments.checkpoint(checkpoint)
+    arguments.whole_number("steps", steps, 1)
+    arguments.whole_number("save_every", save_every, 1)
+    if target is not None:
+        arguments.path("target", target)
+    if dtype not in DTYPES:
+        raise TrainingError(f"dtype of a training is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    TranslationTask.for_model(checkpoint.config)  # before a framework is loaded
+    begun = checkpoint.training
+    if begun is not None and begun.moments.steps >= steps:
+        raise TrainingError(f"the training has made {begun.moments.steps} steps; ask for more than that")
+    plan = plan or (begun.plan if begun else Plan())
+    learner = Learner(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
+    goes_on = True
+
+    def follow(step: int, rate: float, outcome: Outcome) -> bool:
+        nonlocal goes_on
+        goes_on = on_step is None or on_step(step, rate, outcome)
+        return goes_on
+
+    while goes_on and learner.steps < steps:
+        learner.learn(min(steps, learner.steps - learner.steps % save_every + save_every), follow)
+        if target is not None:
+            checkpoints.save(learner.checkpoint(), target)
+    return learner.checkpoint()
+
+
+def plan_for(checkpoint: Checkpoint, model: str, resume: Path | None, given: Mapping[str, Any]) -> Plan:
+    """The plan that the options ask for: of a training that goes on its own, which they may repeat, not change.
+
+    Raises:
+        TrainingError: they ask for another plan, or for another model than that of the checkpoint to go on with.
+    """
+    if resume is None:
+        return Plan(**given) if given or checkpoint.training is None else checkpoint.training.plan
+    if checkpoint.training is None:
+        raise TrainingError(f"{resume} keeps no training to go on with; give it as MODEL, without --resume")
+    if model in api.recipes() and api.recipes()[model] != checkpoint.config:
+        raise TrainingError(f"{resume} is no {model}; name the recipe that it was trained from")
+    return Plan(**{**checkpoint.training.plan.to_dict(), **given})
+
+
+def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int = 256) -> Score:
+    """The share of tokens, and of whole sentences, that come out right for ``count`` sentences no training has seen.
+
+    Raises:
+        TaskError: the model cannot have learnt the task.
+        FrameworkError: the framework is not installed.
+    """
+    arguments.whole_number("seed", seed, 0)
+    arguments.whole_number("count", count, 1)
+    return judge(api.build(framework, checkpoint), seed, count)
+
+
+def translation(checkpoint: Checkpoint, framework: str, text: str) -> tuple[str, str]:
+    """What the model makes of ``text``, and what it should have made.
+
+    Raises:
+        TaskError: the text has other symbols than the task, or is too long, or the model cannot have learnt the task.
+        FrameworkError: the framework is not installed.
+    """
+    task = TranslationTask.for_model(arguments.checkpoint(checkpoint).config)
+    words = task.read(text)
+    generated = api.build(framework, checkpoint).generate(task.source_ids(words))
+    return write(int(token) for token in generated[0]), " ".join(translate(words))
+
+
+def report(checkpoint: Checkpoint, framework: str, unseen: Score) -> dict[str, Any]:
+    """What ``triglot train --json`` writes.
+
+    Raises:
+        TaskError: the checkpoint was not trained.
+    """
+    training = checkpoint.training
+    if training is None:
+        raise TaskError("this checkpoint keeps no training; make one with triglot train")
+    return {
+        "schema": "triglot.train/1",
+        "framework": framework,
+        "config": checkpoint.config.to_dict(),
+        "plan": training.plan.to_dict(),
+        "steps": training.moments.steps,
+        "loss": [float(value) for value in np.asarray(training.history.loss)],
+        "accuracy": [float(value) for value in np.asarray(training.history.accuracy)],
+        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences},
+        "weights_digest": checkpoint.digest,
+    }
