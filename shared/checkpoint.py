@@ -53,9 +53,10 @@ Verify = Literal["open", "touched", "full"]
 class Checkpoint:
     """A configuration, and the tensors that it describes: ``tensors`` maps canonical names to arrays.
 
-    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
-    for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there, is what a
-    training of these weights needs to go on; the digest is that of the model, and leaves it out.
+    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``left_out`` names, for one that
+    was just read, the tensors of the source that it does not keep, and says why; no file holds that. ``aliases`` are
+    further names for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there,
+    is what a training of these weights needs to go on; the digest is that of the model, and leaves it out.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
@@ -67,6 +68,7 @@ class Checkpoint:
         tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
         training: Training | None = None,
+        left_out: Mapping[str, str] | None = None,
     ) -> None:
         # The arrays behind mapped tensors: looking at their shapes is no reason to verify their checksums.
         schema.verify(config, tensors.arrays if isinstance(tensors, _MappedTensors) else tensors)
@@ -74,6 +76,7 @@ class Checkpoint:
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
         self.training = training
+        self.left_out: Mapping[str, str] = left_out or {}
         _check_source_names(self)
         _check_training(self)
 
