@@ -53,10 +53,10 @@ Verify = Literal["open", "touched", "full"]
 class Checkpoint:
     """A configuration, and the tensors that it describes: ``tensors`` maps canonical names to arrays.
 
-    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``left_out`` names, for one that
-    was just read, the tensors of the source that it does not keep, and says why; no file holds that. ``aliases`` are
-    further names for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there,
-    is what a training of these weights needs to go on; the digest is that of the model, and leaves it out.
+    ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
+    for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there, is what a
+    training of these weights needs to go on; the digest is that of the model, and leaves it out. ``left_out`` names,
+    for a port that was just read, the tensors of the source that it does not keep, and says why; no file holds that.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
