@@ -1,7 +1,7 @@
 """The members of a checkpoint file that keep a training, and what its manifest says of them; see ``checkpoint.py``."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -40,12 +40,12 @@ def training_of(
     Raises:
         TrainingError: a part is missing, or is none of a training.
     """
-    if stated.keys() != _FIELDS or not isinstance(stated["plan"], dict):
+    if set(stated) != _FIELDS or not isinstance(stated["plan"], dict):
         raise TrainingError("what it says of its training has other fields")
-    steps = stated["steps"]
+    steps, fields = stated["steps"], cast("dict[str, Any]", stated["plan"])
     if type(steps) is not int or steps < 0 or any(shapes.get(name) != (steps,) for name in (LOSS, ACCURACY)):
         raise TrainingError("the steps of its training are not those of its history")
-    plan = Plan.from_dict(stated["plan"])
+    plan = Plan.from_dict(fields)
     first, second = Part(found, FIRST), Part(found, SECOND)
     return Training(plan, Moments(steps, first, second), History(found[LOSS], found[ACCURACY]))
 

@@ -534,7 +534,9 @@ def test_what_the_code_would_not_compute_is_refused(base, changes, lost, make_ch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("changes", [{"pad_id": None, "residual_dropout": 0.5}, {"heads": 4, "key_size": 6}])
+@pytest.mark.parametrize(
+    "changes", [{"pad_id": None, "residual_dropout": 0.5, "initializer": "bert"}, {"heads": 4, "key_size": 6}]
+)
 def test_what_the_code_takes_as_an_argument_is_written(changes, make_checkpoint, tmp_path):
     if "heads" in changes:
         changes = {**changes, "value_size": 6}

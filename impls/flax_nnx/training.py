@@ -4,6 +4,7 @@ Shapes: B batch, T target length, V target vocabulary.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 import jax
 import optax
@@ -102,7 +103,7 @@ class Trainer:
 
         (value, right), found = jax.value_and_grad(value_of, has_aux=True)(parameters)
         changes, state = self.optimizer.update(found, state, parameters)
-        return value, right, optax.apply_updates(parameters, changes), state
+        return value, right, cast("nnx.State", optax.apply_updates(parameters, changes)), state
 
     def _resume(self, plan: Plan, moments: Moments) -> None:
         config, named = self.transformer.config, weights.by_name(self.transformer.config, self.parameters)

@@ -43,7 +43,7 @@ _FREE = frozenset(
     {
         *("hidden_size", "layers", "decoder_layers", "heads", "key_size", "value_size", "feed_forward_size"),
         *("source_vocabulary", "source_max_length", "target_vocabulary", "target_max_length"),
-        *("pad_id", "start_id", "end_id"),
+        *("pad_id", "start_id", "end_id", "initializer"),
         *("embedding_dropout", "residual_dropout", "attention_dropout", "attention_output_dropout"),
         *("feed_forward_dropout", "feed_forward_output_dropout"),
     }
