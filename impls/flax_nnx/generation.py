@@ -3,6 +3,8 @@
 Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
 """
 
+from functools import partial
+
 import jax
 from flax import nnx
 from jax import Array
@@ -26,18 +28,25 @@ class Generator:
 
     def __init__(self, transformer: Transformer) -> None:
         self.transformer = transformer
-        self.graph, _, self.rest = nnx.split(transformer, nnx.Param, ...)
-        # The whole loop, always: step by step, JAX would compile every operation alone.
-        self.loop = jax.jit(self._loop, static_argnames=("length", "cached"))
 
     def generate(self, source: Array, valid: Array, length: int, cached: bool) -> Array:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
-        parameters = nnx.state(self.transformer, nnx.Param)
-        return self.loop(parameters, source, valid, length, cached)
+        # The whole loop is compiled: step by step, JAX would take a hundred times as long.
+        graph, parameters = nnx.split(self.transformer, nnx.Param)
+        return self._loop(graph, parameters, source, valid, length, cached)
 
-    def _loop(self, parameters: nnx.State, source: Array, valid: Array, length: int, cached: bool) -> Array:
-        step_by_step = Generator(nnx.merge(self.graph, parameters, self.rest))
-        start_id, end_id, pad_id = self.transformer.config.special_ids
+    @staticmethod
+    @partial(jax.jit, static_argnums=(0, 4, 5))
+    def _loop(
+        graph: nnx.GraphDef[Transformer],
+        parameters: nnx.State,
+        source: Array,
+        valid: Array,
+        length: int,
+        cached: bool,
+    ) -> Array:
+        step_by_step = Generator(nnx.merge(graph, parameters))
+        start_id, end_id, pad_id = step_by_step.transformer.config.special_ids
         memory = step_by_step.transformer.encode(source, valid, source, source)
         target = jnp.full((len(source), length), pad_id, jnp.int32)
         target = target.at[:, 0].set(start_id)
