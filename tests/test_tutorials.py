@@ -147,7 +147,8 @@ def members_of(file):
             found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found.add(node.name)
-            found |= {f"{node.name}.{part.name}" for part in ast.iter_child_nodes(node) if hasattr(part, "name")}
+            methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
+            found |= {f"{node.name}.{method.name}" for method in methods}
     return found
 
 
