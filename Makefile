@@ -3,6 +3,9 @@
 # make lint     set up .venv, then ruff and pyright
 # make fuzz     set up .venv and read a million damaged checkpoints, and some with every bit of a header flipped
 # make audit    set up .venv, then planted bugs with 20 seeds each and correct code with 200 seeds in 3 dtypes
+# make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
+# make convergence  set up .venv and train the toy translation to the end in each framework (half an hour)
+# make generation  set up .venv and measure how much faster decoding is with kept keys and values
 # make startup  set up .venv and measure how long the command takes to start
 # make checkpoints  set up .venv and measure how long checkpoints of 0.4 and 6 GB take to open
 # All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
@@ -13,13 +16,13 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format fuzz audit startup checkpoints clean
+.PHONY: parity test lint format fuzz audit training convergence generation startup checkpoints clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
 
 test: $(READY)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -31,6 +34,16 @@ fuzz: $(READY)
 
 audit: $(READY)
 	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/test_planted_bugs.py tests/test_false_alarms.py
+
+training: $(READY)
+	$(BIN)/pytest --training-steps 300 tests/test_training_runs.py
+
+convergence: $(READY)
+	mkdir -p build
+	$(BIN)/python -m triglot.bench.convergence build/convergence
+
+generation: $(READY)
+	$(BIN)/python -m triglot.bench.generation
 
 startup: $(READY)
 	$(BIN)/python -m triglot.bench.startup

@@ -25,6 +25,7 @@ def pytest_addoption(parser):
         help="test these alone, separated by commas; for an environment that cannot hold all of them",
     )
     parser.addoption("--seeds", default=1, type=int, help="how many seeds to try each planted bug and each shape with")
+    parser.addoption("--training-steps", default=50, type=int, help="how many steps each framework is trained for")
     parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
 
 
