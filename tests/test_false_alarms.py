@@ -12,7 +12,8 @@ import pytest
 import triglot
 from triglot.shared.recipes import recipe
 
-SHAPES = 20
+SHAPES = 24
+QUICK = [(0, "float32"), (1, "bfloat16")]  # ATTENTION, PRENORM
 
 
 def shape(number):
@@ -25,14 +26,16 @@ def shape(number):
     def one_of(*choices):
         return choices[int(generator.integers(len(choices)))]
 
+    name = one_of(
+        "bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead", "multihead"
+    )
+    layers, inner = between(1, 3), between(1, 96)
     base = replace(
-        recipe(one_of("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated")),
+        recipe(name),
         hidden_size=between(8, 64),
-        layers=between(1, 3),
         heads=between(1, 4),
         key_size=between(1, 16),
         value_size=between(1, 16),
-        feed_forward_size=between(1, 96),
         source_max_length=between(2, 48),
         activation=one_of("relu", "gelu", "gelu_tanh"),
         norm_eps=one_of(1e-12, 1e-6, 1e-5, 1e-2),
@@ -44,14 +47,19 @@ def shape(number):
             {"masking": one_of("add", "fill"), "masking_value": -3.4028234663852886e38},  # the least float32
         ),
     )
+    if base.kind == "attention":
+        return replace(base, target_max_length=between(1, 48), output_bias=one_of(True, False))
+    base = replace(base, layers=layers, feed_forward_size=inner)
     if not base.source_vocabulary:
         return base
     if base.kind == "encoder_decoder":
+        vocabulary, length = between(3, 200), between(1, 48)
         return replace(
             base,
-            source_vocabulary=between(3, 200),
-            target_vocabulary=between(3, 200),
-            target_max_length=between(1, 48),
+            source_vocabulary=vocabulary,
+            target_vocabulary=vocabulary if base.shared_embeddings else between(3, 200),
+            source_max_length=length if base.shared_embeddings else base.source_max_length,
+            target_max_length=length,
             decoder_layers=between(1, 3),
             positions=one_of("none", "learned", "sinusoidal", "sinusoidal_per_dimension"),
             embedding_scale=one_of(True, False),
@@ -77,7 +85,7 @@ def pytest_generate_tests(metafunc):
     if "number" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--seeds") > 1
         cases = [(number, dtype) for number in range(SHAPES) for dtype in ("float32", "float64", "bfloat16")]
-        metafunc.parametrize(("number", "dtype"), cases if thorough else [(0, "float32"), (1, "bfloat16")])
+        metafunc.parametrize(("number", "dtype"), cases if thorough else QUICK)
 
 
 def test_no_alarm(number, dtype, pytestconfig, make_checkpoint, record_property):
@@ -103,4 +111,7 @@ def compiled_code_is_not_kept():
 
 
 def test_the_shapes_are_different_ones():
-    assert len({shape(number) for number in range(SHAPES)}) == SHAPES
+    shapes = [shape(number) for number in range(SHAPES)]
+    assert len(set(shapes)) == SHAPES
+    assert {config.kind for config in shapes} == {"encoder", "encoder_decoder", "attention"}
+    assert {config.shared_embeddings for config in shapes} == {True, False}

@@ -315,7 +315,10 @@ OTHER = {
         lambda t: t["first"].update({"heads.logits.bias": [0.0] * 41}),
         f"{FIRST} is a list, expected a NumPy array;",
     ),
-    "a history of other steps": (lambda t: t.update(steps=2), r"training.accuracy has shape \(3,\), expected \(2,\); training.loss"),
+    "a history of other steps": (
+        lambda t: t.update(steps=2),
+        r"training.accuracy has shape \(3,\), expected \(2,\); training.loss",
+    ),
     "steps that are no number": (lambda t: t.update(steps=None), "steps is None, expected a whole number, 0 or more"),
 }
 
