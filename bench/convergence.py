@@ -1,9 +1,9 @@
 """Does each framework learn the toy translation of article 000? Run as ``python -m triglot.bench.convergence``.
 
-Trains the recipe ``translation`` in each installed framework, one after the other, by ``triglot train`` with its default
-plan: from the same weights, on the same sentences, dropping out the same numbers. Writes what came of it as JSON and
-as a Markdown table. The promise is 99 % of the tokens, and more than 90 % of the sentences whole, by greedy decoding
-on sentences that no training has seen; exit code 1 where it is not kept.
+Trains the recipe ``translation`` in each framework, one after the other, by ``triglot train`` with its default plan:
+from the same weights, on the same sentences, dropping out the same numbers. Writes what came of it as JSON and as a
+Markdown table. The promise is 99 % of the tokens, and more than 90 % of the sentences whole, by greedy decoding on
+sentences that no training has seen; exit code 1 where it is not kept.
 """
 
 import json

@@ -55,7 +55,8 @@ class Checkpoint:
 
     ``source_names`` says, for a ported checkpoint, what each tensor was called before. ``aliases`` are further names
     for tied tensors, which are stored once: alias -> name in ``tensors``. ``training``, if it is there, is what a
-    training of these weights needs to go on; the digest is that of the model, and leaves it out.
+    training of these weights needs to go on; the digest is that of the model, and leaves it out. ``left_out`` names,
+    for a port that was just read, the tensors of the source that it does not keep, and says why; no file holds that.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, a source name is no text, or the training is
@@ -68,12 +69,14 @@ class Checkpoint:
         tensors: Mapping[str, Array],
         source_names: Mapping[str, str] | None = None,
         training: Training | None = None,
+        left_out: Mapping[str, str] | None = None,
     ) -> None:
         schema.verify(config, _unread(tensors))
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
         self.training = training
+        self.left_out: Mapping[str, str] = left_out or {}
         _check_source_names(self)
         _check_training(self)
 

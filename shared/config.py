@@ -150,6 +150,14 @@ class ModelConfig:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if getattr(self, name) != defaults[name]}
 
+    @property
+    def special_ids(self) -> tuple[int, int, int]:
+        """Start, end and pad id of a model that generates; ``inputs.to_generate`` refuses one that lacks one."""
+        assert self.start_id is not None
+        assert self.end_id is not None
+        assert self.pad_id is not None
+        return self.start_id, self.end_id, self.pad_id
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
         """The inverse of ``to_dict``.

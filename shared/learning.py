@@ -52,7 +52,7 @@ class Learner:
         """How many steps have been made."""
         return len(self.losses)
 
-    def learn(self, until: int, on_step: OnStep = lambda *_: True) -> None:
+    def learn(self, until: int, on_step: OnStep | None = None) -> None:
         """Make steps up to number ``until``; ``on_step`` is called after each and says whether to go on."""
         while self.steps < until:
             rate = self.plan.rate_at(self.steps)
@@ -64,7 +64,7 @@ class Learner:
             outcome = self.model.training_step(batch, masks)
             self.losses.append(outcome.loss)
             self.accuracies.append(outcome.right / outcome.counted)
-            if not on_step(self.steps, rate, outcome):
+            if on_step is not None and not on_step(self.steps, rate, outcome):
                 return
 
     def batch(self, step: int) -> Batch:

@@ -16,7 +16,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -38,9 +38,9 @@ _HEADER = re.compile(
     rb"\{'descr': '([<>|=]\w{1,8})', 'fortran_order': (True|False), "
     rb"'shape': \(((?:%(size)b,|%(size)b(?:, %(size)b){1,31})?)\), \} *\n" % {b"size": rb"(?:0|[1-9]\d{0,17})"}
 )
-_LONGEST_HEADER = 1024
+LONGEST_HEADER = 1024
 # An array of objects, or of records with objects in them; the line ends where the numbers begin.
-_PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': [^\n]*\|O", re.DOTALL)
+PICKLED_ARRAY = re.compile(rb"\x93NUMPY..(?:..|....)\{'descr': [^\n]*\|O", re.DOTALL)
 
 # A private mapping counts as memory to come, and Linux refuses one that is larger than the machine's memory: then a
 # large checkpoint could not even be opened. With MAP_NORESERVE only the pages that are written to count.
@@ -181,7 +181,7 @@ class Reader:
                 raise self._pickle("it")
             self._members = {member.name: member for member in archive.members(self._map)}
             for name, member in self._members.items():
-                if _PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)]):
+                if PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, LONGEST_HEADER)]):
                     raise self._pickle(name.removesuffix(".npy"))
             self._advise("MADV_NORMAL")
         except OSError as error:
@@ -207,15 +207,17 @@ class Reader:
         if member.start % ALIGNMENT:
             raise self._unreadable(f"{name} does not begin at a multiple of {ALIGNMENT} bytes")
         try:
-            data, shape, dtype = _header(self._map[member.start : member.start + min(member.size, _LONGEST_HEADER)])
+            found = header(self._map[member.start : member.start + min(member.size, LONGEST_HEADER)])
+            if found.fortran_order:
+                raise ValueError("is stored in Fortran order")
         except ValueError as error:
             raise self._unreadable(f"{name} {error}") from error
-        if data + math.prod(shape) * dtype.itemsize != member.size:
+        if found.size != member.size:
             raise self._unreadable(f"{name} does not have the size that its header states")
         try:
-            return np.ndarray(shape, dtype, buffer=self._map, offset=member.start + data)
+            return np.ndarray(found.shape, found.dtype, buffer=self._map, offset=member.start + found.end)
         except ValueError as error:  # an axis of 0 beside others that no memory holds
-            raise self._unreadable(f"{name} has the impossible shape {shape}") from error
+            raise self._unreadable(f"{name} has the impossible shape {found.shape}") from error
 
     def read_bytes(self, name: str, limit: int) -> bytes:
         """The content of the member ``name``, which is refused if it has more than ``limit`` bytes."""
@@ -244,8 +246,26 @@ def _unreadable(path: Path, why: str) -> CheckpointError:
     return CheckpointError(f"cannot read {path}: {why}; give an undamaged file that Triglot wrote")
 
 
-def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Where the data of a ``.npy`` member begin, and their shape and dtype. Nothing in it is evaluated."""
+class Header(NamedTuple):
+    """What the header of a ``.npy`` says; ``end`` is where the numbers begin."""
+
+    end: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+
+    @property
+    def size(self) -> int:
+        """Of the whole ``.npy``, in bytes."""
+        return self.end + math.prod(self.shape) * self.dtype.itemsize
+
+
+def header(content: bytes) -> Header:
+    """The header at the start of ``content``. Nothing in it is evaluated.
+
+    Raises:
+        ValueError: it is not what NumPy writes for an array of numbers; the message goes on after a name.
+    """
     if content[:6] != npy.MAGIC_PREFIX or content[6:8] != b"\x01\x00":
         raise ValueError("is no array of .npy version 1.0")
     end = 10 + int.from_bytes(content[8:10], "little")
@@ -255,6 +275,5 @@ def _header(content: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     kind, fortran_order, sizes = match.groups()
     if kind not in _DTYPES:
         raise ValueError(f"has dtype {kind.decode()}, which no checkpoint has")
-    if fortran_order == b"True":
-        raise ValueError("is stored in Fortran order")
-    return end, tuple(int(size) for size in sizes.split(b",") if size.strip()), _DTYPES[kind]
+    shape = tuple(int(size) for size in sizes.split(b",") if size.strip())
+    return Header(end, shape, _DTYPES[kind], fortran_order == b"True")

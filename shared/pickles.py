@@ -1,4 +1,8 @@
-"""Pickles are never read: a pickle is a program, and reading it runs it. The first bytes of a file say what is one."""
+"""Pickles are never run: a pickle is a program, and to unpickle it is to run it. The first bytes say what is one.
+
+They are refused wherever they turn up, but for the state dicts of the articles' dialects: a ``.pt`` file is a zip
+archive with a pickle that lists its tensors. ``porting/torch_pickle.py`` interprets that list, and can call nothing.
+"""
 
 import re
 

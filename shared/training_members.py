@@ -1,7 +1,7 @@
 """The members of a checkpoint file that keep a training, and what its manifest says of them; see ``checkpoint.py``."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,8 +38,9 @@ def training_of(stated: Mapping[str, Any], found: Mapping[str, Array]) -> Traini
     """
     if not isinstance(stated["plan"], dict):
         raise TrainingError("the plan of its training is no object")
+    plan = Plan.from_dict(cast("dict[str, Any]", stated["plan"]))
     moments = Moments(stated["steps"], Part(found, FIRST), Part(found, SECOND))
-    return Training(Plan.from_dict(stated["plan"]), moments, History(found[LOSS], found[ACCURACY]))
+    return Training(plan, moments, History(found[LOSS], found[ACCURACY]))
 
 
 def problems(parameters: Mapping[str, Parameter], steps: object, kept: Mapping[str, Array]) -> Iterator[str]:

@@ -744,11 +744,12 @@ def test_an_impossible_number(option, value, problem, workplace, command):
 @pytest.mark.parametrize("option", ["--source-dialect", "--target-dialect"])
 def test_an_unknown_dialect(option, workplace, make_checkpoint, command):
     with unchanged(workplace):
-        message = (
-            f"Invalid value for '{option}': 'onnx' is not one of 'neutral', 'huggingface'; see triglot port --help"
-        )
+        articles = [f"article-{name}" for name in ("translation", "dygraph", "prenorm", "annotated", "multihead")]
+        known = ", ".join(map(repr, ("neutral", "huggingface", *articles)))
+        message = f"Invalid value for '{option}': 'onnx' is not one of {known}; see triglot port --help"
         assert command("port", "bert-base-tiny", "target", option, "onnx") == line(message)
-        with refusal(PortingError, "unknown dialect 'onnx'; expected one of huggingface, neutral"):
+        known = ", ".join(("huggingface", "neutral", *articles))
+        with refusal(PortingError, f"unknown dialect 'onnx'; expected one of {known}"):
             given: dict[str, Any] = {option.strip("-").replace("-", "_"): "onnx"}
             triglot.port(make_checkpoint(BERT), "target", **given)
 

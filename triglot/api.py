@@ -80,9 +80,11 @@ def port(
     """Foreign weights as a neutral checkpoint, and written to ``target`` in ``target_dialect``, if that is given.
 
     ``source`` is a path, a checkpoint, or a recipe, with its trained weights if it has any. The dialects are "neutral",
-    the default of ``target_dialect``, and "huggingface"; that of the source shows by its looks. ``config``, a recipe, a
-    whole configuration or single fields, says what the weights do not: for a bare state dict, heads, activation,
-    norm_eps and masking.
+    the default of ``target_dialect``, "huggingface", and the state dicts of the articles: "article-translation",
+    "article-dygraph", "article-prenorm", "article-annotated", "article-multihead". That of the source shows by its
+    looks, but those of the articles have to be named. ``config``, a recipe, a whole configuration or single fields,
+    says what the weights do not: for a bare state dict, heads, activation, norm_eps and masking; for that of an
+    article, what differs from the recipe of that name. ``left_out`` of the result names what is not kept.
 
     Raises:
         ModelNotFoundError: there is nothing at ``source``.

@@ -59,6 +59,11 @@ class Dialect(StrEnum):
 
     neutral = "neutral"
     huggingface = "huggingface"
+    article_translation = "article-translation"
+    article_dygraph = "article-dygraph"
+    article_prenorm = "article-prenorm"
+    article_annotated = "article-annotated"
+    article_multihead = "article-multihead"
 
 
 class Device(StrEnum):
@@ -73,7 +78,8 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a "
-        "folder with config.json and model.safetensors, or the bare .safetensors.",
+        "folder with config.json and model.safetensors, or the bare .safetensors; with --source-dialect, the state "
+        "dict of an article (.pt, .npz, .safetensors).",
     ),
 ]
 ConfigOption = Annotated[
@@ -93,7 +99,8 @@ SetOption = Annotated[
     ),
 ]
 DialectOption = Annotated[
-    Dialect | None, typer.Option(help="How MODEL is written. Default: by its looks.", show_default=False)
+    Dialect | None,
+    typer.Option(help="How MODEL is written. Default: neutral or huggingface, by its looks.", show_default=False),
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -118,6 +125,7 @@ def parity(
             "source_ids and target_ids. Default: real text, or random tokens.",
         ),
     ] = None,
+    source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
     python: Annotated[
@@ -137,7 +145,8 @@ def parity(
     from triglot import api, models, options, tables  # noqa: PLC0415 (--help should not wait for NumPy)
 
     _check_target(json_file, model, inputs, config)
-    source = models.resolve(model, seed, options.configuration(config, fields))
+    dialect = source_dialect.value if source_dialect else None
+    source = models.resolve(model, seed, options.configuration(config, fields), dialect)
     if inputs is None:
         batches, described = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
     else:
@@ -172,7 +181,9 @@ def port(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="TARGET", help="What to write: a neutral checkpoint, .npz; or the new folder of another dialect."
+            metavar="TARGET",
+            help="What to write: a neutral checkpoint, .npz; the new folder of huggingface; or, for an article, a file "
+            ".pt, .npz or .safetensors.",
         ),
     ],
     source_dialect: DialectOption = None,
@@ -184,20 +195,23 @@ def port(
     """Write weights in another dialect: foreign ones as a neutral checkpoint, or the other way round."""
     from triglot import api, models, options, tables  # noqa: PLC0415
 
-    if target_dialect is Dialect.neutral:
-        _check_target(target)
-    else:
+    if target_dialect is Dialect.huggingface:
         files.check_folder(target)
+    else:
+        _check_target(target)
     dialect = source_dialect.value if source_dialect else None
     given = models.resolve(source, config=options.configuration(config, fields), dialect=dialect).checkpoint
     checkpoint = api.port(given, target, target_dialect=target_dialect.value)
     if not quiet:
+        for name, why in given.left_out.items():
+            _show(tables.print_line, f"left out {name}: {why}")
         _show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
 
 
 @app.command()
 def inspect(
     checkpoint: ModelArgument,
+    source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
     json_file: JsonOption = None,
@@ -207,7 +221,8 @@ def inspect(
     from triglot import models, options, tables  # noqa: PLC0415
 
     _check_target(json_file, checkpoint, config)
-    found = models.resolve(checkpoint, config=options.configuration(config, fields)).checkpoint
+    dialect = source_dialect.value if source_dialect else None
+    found = models.resolve(checkpoint, config=options.configuration(config, fields), dialect=dialect).checkpoint
     contents = tables.contents(found)
     _write_json(json_file, contents)
     if not quiet:

@@ -3,6 +3,8 @@
 Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
 """
 
+from functools import partial
+
 import jax
 from flax import nnx
 from jax import Array
@@ -26,21 +28,28 @@ class Generator:
 
     def __init__(self, transformer: Transformer) -> None:
         self.transformer = transformer
-        self.graph, _, self.rest = nnx.split(transformer, nnx.Param, ...)
-        # The whole loop, always: step by step, JAX would compile every operation alone.
-        self.loop = jax.jit(self._loop, static_argnames=("length", "cached"))
 
     def generate(self, source: Array, valid: Array, length: int, cached: bool) -> Array:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
-        parameters = nnx.state(self.transformer, nnx.Param)
-        return self.loop(parameters, source, valid, length, cached)
+        # The whole loop is compiled: step by step, JAX would take a hundred times as long.
+        graph, parameters = nnx.split(self.transformer, nnx.Param)
+        return self._loop(graph, parameters, source, valid, length, cached)
 
-    def _loop(self, parameters: nnx.State, source: Array, valid: Array, length: int, cached: bool) -> Array:
-        step_by_step = Generator(nnx.merge(self.graph, parameters, self.rest))
-        config = step_by_step.transformer.config
+    @staticmethod
+    @partial(jax.jit, static_argnums=(0, 4, 5))
+    def _loop(
+        graph: nnx.GraphDef[Transformer],
+        parameters: nnx.State,
+        source: Array,
+        valid: Array,
+        length: int,
+        cached: bool,
+    ) -> Array:
+        step_by_step = Generator(nnx.merge(graph, parameters))
+        start_id, end_id, pad_id = step_by_step.transformer.config.special_ids
         memory = step_by_step.transformer.encode(source, valid, source, source)
-        target = jnp.full((len(source), length), config.pad_id, jnp.int32)
-        target = target.at[:, 0].set(config.start_id)
+        target = jnp.full((len(source), length), pad_id, jnp.int32)
+        target = target.at[:, 0].set(start_id)
         finished = jnp.zeros(len(source), jnp.bool_)
         kept = step_by_step.no_past(memory, length) if cached else None
 
@@ -51,9 +60,9 @@ class Generator:
             else:
                 scores, kept = step_by_step.cached_step(target, place, memory, valid, kept)
             likeliest = scores.argmax(axis=-1)
-            token = jnp.where(finished, config.pad_id, likeliest)
+            token = jnp.where(finished, pad_id, likeliest)
             target = target.at[:, place + 1].set(token)
-            finished = finished | (token == config.end_id)
+            finished = finished | (token == end_id)
             return place + 1, target, finished, kept
 
         def goes_on(carry: Carry) -> Array:
@@ -65,8 +74,8 @@ class Generator:
 
     def recompute_step(self, target: Array, place: Array, memory: Array, valid: Array) -> Array:
         """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        config = self.transformer.config
-        allowed = masks.combine(masks.padding(target != config.pad_id), masks.causal(target.shape[1]))
+        _, _, pad_id = self.transformer.config.special_ids
+        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
         x = self.transformer.embed_target(target)
         x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
         return jnp.take(self.scores(x), place, axis=1)
@@ -75,10 +84,10 @@ class Generator:
         self, target: Array, place: Array, memory: Array, valid: Array, kept: list[Kept]
     ) -> tuple[Array, list[Kept]]:
         """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        config = self.transformer.config
+        _, _, pad_id = self.transformer.config.special_ids
         pasts = [Past(*arrays, place) for arrays in kept]
         x = self.transformer.embed_target(jnp.take(target, place[None], axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != config.pad_id), memory, masks.padding(valid), pasts)
+        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
         kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
         return self.scores(x)[:, 0], kept
 
@@ -87,8 +96,8 @@ class Generator:
         found: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            nothing = [jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values)]
-            found.append((*nothing, keys, values))
+            no_keys, no_values = (jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values))
+            found.append((no_keys, no_values, keys, values))
         return found
 
     def scores(self, x: Array) -> Array:

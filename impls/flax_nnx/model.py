@@ -41,6 +41,8 @@ class Model:
             self.transformer = nnx.eval_shape(lambda: Transformer(checkpoint.config, rngs=nnx.Rngs(0)))
             weights.load(self.transformer, checkpoint, self.device, self.dtype)
         self.transformer.eval()
+        # What drops out is given as masks: without streams of random numbers, parameters are all the state there is.
+        self.transformer.set_attributes(nnx.Dropout, rngs=None, raise_if_not_found=False)
         self.generator = Generator(self.transformer)
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:

@@ -4,6 +4,8 @@ Shapes: B batch, T target length, V target vocabulary.
 """
 
 from collections.abc import Mapping
+from functools import cache, partial
+from typing import cast
 
 import jax
 import optax
@@ -39,22 +41,46 @@ def loss(
     return cross_entropy(scores, given["labels"]), (scores.argmax(axis=-1) == given["labels"]).sum()
 
 
+@partial(jax.jit, static_argnums=0)
+def _derive(
+    graph: nnx.GraphDef[Transformer],
+    parameters: nnx.State,
+    given: Mapping[str, Array],
+    dropout_masks: Mapping[str, Array],
+) -> tuple[tuple[Array, Array], nnx.State]:
+    def value_of(parameters: nnx.State) -> tuple[Array, Array]:
+        return loss(nnx.merge(graph, parameters), given, dropout_masks)
+
+    return jax.value_and_grad(value_of, has_aux=True)(parameters)
+
+
 def gradients(
     transformer: Transformer, given: Mapping[str, Array], dropout_masks: Mapping[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
     """The loss of a batch, and its gradients by the name of the parameter."""
-    graph, parameters, rest = nnx.split(transformer, nnx.Param, ...)
-
-    @jax.jit
-    def derive(parameters: nnx.State) -> tuple[Array, nnx.State]:
-        def value_of(parameters: nnx.State) -> tuple[Array, Array]:
-            return loss(nnx.merge(graph, parameters, rest), given, dropout_masks)
-
-        (value, _), found = jax.value_and_grad(value_of, has_aux=True)(parameters)
-        return value, found
-
-    value, found = derive(parameters)
+    graph, parameters = nnx.split(transformer, nnx.Param)
+    (value, _), found = _derive(graph, parameters, given, dropout_masks)
     return value, weights.by_name(transformer.config, found)
+
+
+@cache
+def _optimizer(plan: Plan) -> optax.GradientTransformation:
+    schedule = optax.exponential_decay(plan.rate, plan.decay_steps, plan.decay, staircase=True)
+    return optax.adam(schedule, *BETAS, EPSILON)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    graph: nnx.GraphDef[Transformer],
+    plan: Plan,
+    parameters: nnx.State,
+    state: optax.OptState,
+    given: Mapping[str, Array],
+    dropout_masks: Mapping[str, Array],
+) -> tuple[Array, Array, nnx.State, optax.OptState]:
+    (value, right), found = _derive(graph, parameters, given, dropout_masks)
+    changes, state = _optimizer(plan).update(found, state, parameters)
+    return value, right, cast("nnx.State", optax.apply_updates(parameters, changes)), state
 
 
 class Trainer:
@@ -65,18 +91,21 @@ class Trainer:
 
     def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
         self.transformer = transformer
-        self.graph, self.parameters, self.rest = nnx.split(transformer, nnx.Param, ...)
-        self.schedule = optax.exponential_decay(plan.rate, plan.decay_steps, plan.decay, staircase=True)
-        self.optimizer = optax.adam(self.schedule, *BETAS, EPSILON)
-        self.state = self.optimizer.init(self.parameters)
+        self.plan = plan
+        self.graph, self.parameters = nnx.split(transformer, nnx.Param)
+        # Placed where the parameters are, or the second step would be compiled again.
+        device = next(iter(jax.tree.leaves(self.parameters))).device
+        self.state = jax.device_put(_optimizer(plan).init(self.parameters), device)
         self.steps = 0
-        self.update = jax.jit(self._update)
         if moments is not None:
             self._resume(plan, moments)
 
     def step(self, given: Mapping[str, Array], dropout_masks: Mapping[str, Array]) -> Outcome:
         """One step down the gradient of the loss of a batch."""
-        value, right, self.parameters, self.state = self.update(self.parameters, self.state, given, dropout_masks)
+        # The whole step is compiled: operation by operation, JAX would take a hundred times as long.
+        value, right, self.parameters, self.state = _update(
+            self.graph, self.plan, self.parameters, self.state, given, dropout_masks
+        )
         nnx.update(self.transformer, self.parameters)
         self.steps += 1
         return Outcome(float(value), int(right), int((given["labels"] >= 0).sum()))
@@ -90,20 +119,6 @@ class Trainer:
             found.append(weights.to_canonical(config, kept))
         return Moments(self.steps, *found)
 
-    def _update(
-        self,
-        parameters: nnx.State,
-        state: optax.OptState,
-        given: Mapping[str, Array],
-        dropout_masks: Mapping[str, Array],
-    ) -> tuple[Array, Array, nnx.State, optax.OptState]:
-        def value_of(parameters: nnx.State) -> tuple[Array, Array]:
-            return loss(nnx.merge(self.graph, parameters, self.rest), given, dropout_masks)
-
-        (value, right), found = jax.value_and_grad(value_of, has_aux=True)(parameters)
-        changes, state = self.optimizer.update(found, state, parameters)
-        return value, right, optax.apply_updates(parameters, changes), state
-
     def _resume(self, plan: Plan, moments: Moments) -> None:
         config, named = self.transformer.config, weights.by_name(self.transformer.config, self.parameters)
         any_parameter = next(iter(named.values()))
@@ -112,5 +127,6 @@ class Trainer:
         second = weights.to_native(config, moments.second, *placement)
         kept = {"mu": weights.as_state(self.parameters, config, first)}
         kept["nu"] = weights.as_state(self.parameters, config, second)
-        self.state = optax.tree.set(self.state, count=jnp.asarray(moments.steps, jnp.int32), **kept)
+        count = jax.device_put(jnp.asarray(moments.steps, jnp.int32), any_parameter.device)
+        self.state = optax.tree.set(self.state, count=count, **kept)
         self.steps = moments.steps

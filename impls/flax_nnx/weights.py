@@ -21,7 +21,7 @@ from .transformer import Transformer
 NATIVE = {"linear_weight": "kernel", "embedding": "embedding", "bias": "bias", "scale": "scale"}
 
 
-def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: type) -> None:
+def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: Any) -> None:
     """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
     native = to_native(checkpoint.config, checkpoint.tensors, device, dtype)
     nnx.update(transformer, as_state(nnx.state(transformer, nnx.Param), checkpoint.config, native))
@@ -34,7 +34,7 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
     return to_canonical(transformer.config, by_name(transformer.config, nnx.state(transformer, nnx.Param)))
 
 
-def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], device: Any, dtype: type) -> dict[str, Array]:
+def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], device: Any, dtype: Any) -> dict[str, Array]:
     """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
     tensors: dict[str, Array] = {}
     for name in schema.parameters(config):

@@ -27,10 +27,10 @@ class Generator:
 
     def generate(self, source: ndarray, valid: ndarray, length: int, cached: bool) -> ndarray:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
-        config = self.transformer.config
+        start_id, end_id, pad_id = self.transformer.config.special_ids
         memory = self.transformer.encode(source, valid, source, source)
-        target = np.full((len(source), length), config.pad_id, np.int32)
-        target[:, 0] = config.start_id
+        target = np.full((len(source), length), pad_id, np.int32)
+        target[:, 0] = start_id
         finished = np.zeros(len(source), np.bool_)
         kept = self.no_past(memory, length) if cached else None
         for place in range(length - 1):
@@ -40,17 +40,17 @@ class Generator:
             else:
                 scores, kept = self.remember(target, here, memory, valid, kept)
             likeliest = scores.argmax(axis=-1)
-            token = np.where(finished, config.pad_id, likeliest)
+            token = np.where(finished, pad_id, likeliest)
             target[:, place + 1] = token
-            finished = finished | (token == config.end_id)
+            finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
     def recompute_step(self, target: ndarray, place: ndarray, memory: ndarray, valid: ndarray) -> ndarray:
         """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        config = self.transformer.config
-        allowed = masks.combine(masks.padding(target != config.pad_id), masks.causal(target.shape[1]))
+        _, _, pad_id = self.transformer.config.special_ids
+        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
         x = self.transformer.embed_target(target)
         x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
         return np.take(self.scores(x), place[None], axis=1)[:, 0]
@@ -64,10 +64,10 @@ class Generator:
         kept: list[Kept],
     ) -> tuple[ndarray, list[Kept]]:
         """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        config = self.transformer.config
+        _, _, pad_id = self.transformer.config.special_ids
         pasts = [Past(*arrays, place) for arrays in kept]
         x = self.transformer.embed_target(np.take(target, place[None], axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != config.pad_id), memory, masks.padding(valid), pasts)
+        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
         kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
         return self.scores(x)[:, 0], kept
 
@@ -76,8 +76,8 @@ class Generator:
         found: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            nothing = [np.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values)]
-            found.append((*nothing, keys, values))
+            no_keys, no_values = (np.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values))
+            found.append((no_keys, no_values, keys, values))
         return found
 
     def scores(self, x: ndarray) -> ndarray:

@@ -53,7 +53,7 @@ def derivative(
     """
     with _moved(transformer, direction):
         value, _ = loss(transformer, given, dropout_masks)
-    return float(value.imag / STEP)
+    return float(np.imag(value) / STEP)
 
 
 def gradients(

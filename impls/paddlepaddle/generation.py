@@ -32,10 +32,10 @@ class Generator:
 
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
-        config = self.transformer.config
+        start_id, end_id, pad_id = self.transformer.config.special_ids
         memory = self.transformer.encode(source, valid, source, source)
-        target = paddle.full([len(source), length], config.pad_id, "int32")
-        target[:, 0] = config.start_id
+        target = paddle.full([len(source), length], pad_id, "int32")
+        target[:, 0] = start_id
         finished = paddle.zeros([len(source)], dtype="bool")
         kept = self.no_past(memory, length) if cached else None
         for place in range(length - 1):
@@ -44,19 +44,17 @@ class Generator:
                 scores = self.recompute(target, here, memory, valid)
             else:
                 scores, kept = self.remember(target, here, memory, valid, kept)
-            token = paddle.where(
-                finished, paddle.full([], config.pad_id, "int32"), scores.argmax(axis=-1, dtype="int32")
-            )
+            token = paddle.where(finished, paddle.full([], pad_id, "int32"), scores.argmax(axis=-1, dtype="int32"))
             target[:, place + 1] = token
-            finished = finished | (token == config.end_id)
+            finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
     def recompute_step(self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
         """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        config = self.transformer.config
-        allowed = masks.combine(masks.padding(target != config.pad_id), masks.causal(target.shape[1]))
+        _, _, pad_id = self.transformer.config.special_ids
+        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
         x = self.transformer.embed_target(target)
         x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
         return paddle.index_select(self.scores(x), place.reshape([1]), axis=1)[:, 0]
@@ -65,10 +63,10 @@ class Generator:
         self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, kept: list[Kept]
     ) -> tuple[Tensor, list[Kept]]:
         """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        config = self.transformer.config
+        _, _, pad_id = self.transformer.config.special_ids
         pasts = [Past(*arrays, place) for arrays in kept]
         x = self.transformer.embed_target(paddle.index_select(target, place.reshape([1]), axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != config.pad_id), memory, masks.padding(valid), pasts)
+        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
         kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
         return self.scores(x)[:, 0], kept
 
@@ -77,8 +75,10 @@ class Generator:
         found: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            nothing = [paddle.zeros([*x.shape[:2], length, x.shape[3]], dtype=x.dtype) for x in (keys, values)]
-            found.append((*nothing, keys, values))
+            no_keys, no_values = (
+                paddle.zeros([*x.shape[:2], length, x.shape[3]], dtype=x.dtype) for x in (keys, values)
+            )
+            found.append((no_keys, no_values, keys, values))
         return found
 
     def scores(self, x: Tensor) -> Tensor:

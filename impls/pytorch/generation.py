@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import masks
-from .decoder import Past
+from .decoder import DecoderLayer, Past
 from .transformer import Transformer
 
 # Of a layer: keys and values of the target so far, and those of the memory.
@@ -32,10 +32,10 @@ class Generator:
 
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
-        config = self.transformer.config
+        start_id, end_id, pad_id = self.transformer.config.special_ids
         memory = self.transformer.encode(source, valid, source, source)
-        target = torch.full((len(source), length), config.pad_id, device=source.device)
-        target[:, 0] = config.start_id
+        target = torch.full((len(source), length), pad_id, device=source.device)
+        target[:, 0] = start_id
         finished = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         kept = self.no_past(memory, length) if cached else None
         for place in range(length - 1):
@@ -45,17 +45,17 @@ class Generator:
             else:
                 scores, kept = self.remember(target, here, memory, valid, kept)
             likeliest = scores.argmax(dim=-1)
-            token = torch.where(finished, config.pad_id, likeliest)
+            token = torch.where(finished, pad_id, likeliest)
             target[:, place + 1] = token
-            finished = finished | (token == config.end_id)
+            finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
     def recompute_step(self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
         """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        config = self.transformer.config
-        allowed = masks.combine(masks.padding(target != config.pad_id), masks.causal(target.shape[1], target.device))
+        _, _, pad_id = self.transformer.config.special_ids
+        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1], target.device))
         x = self.transformer.embed_target(target)
         x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
         return torch.index_select(self.scores(x), 1, place[None])[:, 0]
@@ -64,10 +64,10 @@ class Generator:
         self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, kept: list[Kept]
     ) -> tuple[Tensor, list[Kept]]:
         """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        config = self.transformer.config
+        _, _, pad_id = self.transformer.config.special_ids
         pasts = [Past(*arrays, place) for arrays in kept]
         x = self.transformer.embed_target(torch.index_select(target, 1, place[None]), place)
-        x = self.transformer.decoder(x, masks.padding(target != config.pad_id), memory, masks.padding(valid), pasts)
+        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
         kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
         return self.scores(x)[:, 0], kept
 
@@ -75,9 +75,10 @@ class Generator:
         """What to keep of each layer before the first token: zeros for keys and values, and those of the memory."""
         found: list[Kept] = []
         for layer in self.transformer.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
             keys, values = layer.project_memory(memory)
-            nothing = [x.new_zeros(*x.shape[:2], length, x.shape[3]) for x in (keys, values)]
-            found.append((*nothing, keys, values))
+            no_keys, no_values = (x.new_zeros(*x.shape[:2], length, x.shape[3]) for x in (keys, values))
+            found.append((no_keys, no_values, keys, values))
         return found
 
     def scores(self, x: Tensor) -> Tensor:

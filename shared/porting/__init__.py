@@ -8,11 +8,16 @@ from ..checkpoint import Checkpoint
 from ..errors import ModelNotFoundError, PortingError
 from ..pickles import WHY
 from . import huggingface, neutral
+from .articles import ARTICLES, Article
 from .configured import Given
 
-# Each module has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words. The
-# first that recognises a path reads it.
-DIALECTS: dict[str, ModuleType] = {"huggingface": huggingface, "neutral": neutral}
+# Each has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words.
+Dialect = ModuleType | Article
+DIALECTS: dict[str, Dialect] = {"huggingface": huggingface, "neutral": neutral, **ARTICLES}
+
+# The first that recognises a path reads it. The dialects of the articles have to be named: other models have the same
+# names (ERNIE those of article 001, torch.nn.MultiheadAttention those of article 004) and compute something else.
+_BY_LOOKS = (huggingface, neutral)
 
 # What libraries call the pickled weights in a model folder.
 _PICKLED = ("pytorch_model.bin", "model_state.pdparams")
@@ -28,9 +33,10 @@ def port(
 ) -> Checkpoint:
     """Read ``source``, a path in a known dialect or a checkpoint; write it to ``target``, if that is given.
 
-    ``source_dialect`` None: by the looks of the path. ``target_dialect`` None: "neutral". ``config`` is what the
-    weights do not say (heads, activation, epsilon and masking, for a bare state dict) or say wrongly: the name of a
-    recipe, a whole configuration, or single fields by name.
+    ``source_dialect`` None: by the looks of the path; those of the articles have to be named. ``target_dialect`` None:
+    "neutral". ``config`` is what the weights do not say (heads, activation, epsilon and masking, for a bare state dict;
+    for that of an article, what differs from its recipe) or say wrongly: the name of a recipe, a whole configuration,
+    or single fields by name.
 
     Raises:
         ModelNotFoundError: there is nothing at ``source``.
@@ -53,7 +59,7 @@ def port(
     return ported
 
 
-def _reader(source: Path, name: str | None) -> ModuleType:
+def _reader(source: Path, name: str | None) -> Dialect:
     try:
         source.stat()
         if source.is_dir():
@@ -67,7 +73,7 @@ def _reader(source: Path, name: str | None) -> ModuleType:
         if not dialect.recognises(source):
             raise PortingError(f"{source} is not in the dialect {name}; expected {dialect.EXPECTED}")
         return dialect
-    for dialect in DIALECTS.values():
+    for dialect in _BY_LOOKS:
         if dialect.recognises(source):
             return dialect
     for pickled in _PICKLED:
@@ -75,11 +81,11 @@ def _reader(source: Path, name: str | None) -> ModuleType:
             raise PortingError(f"cannot read {source / pickled}: it is a pickle; {WHY}")
     if (source / huggingface.SHARDS_FILE).is_file():
         raise PortingError(f"{source} holds sharded weights, which are not read; save the model as one file")
-    expected = ", or ".join(dialect.EXPECTED for dialect in DIALECTS.values())
+    expected = ", or ".join(dialect.EXPECTED for dialect in _BY_LOOKS)
     raise PortingError(f"{source} is in no known dialect; expected {expected}")
 
 
-def _dialect(name: str) -> ModuleType:
+def _dialect(name: str) -> Dialect:
     if name not in DIALECTS:
         raise PortingError(f"unknown dialect {name!r}; expected one of {', '.join(DIALECTS)}")
     return DIALECTS[name]

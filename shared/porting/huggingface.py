@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from .. import files, pickles, schema
+from .. import files, schema
 from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
-from ..dtypes import FLOATS
 from ..errors import OutputError, PortingError, TriglotError
 from ..schema import MASKED_LM_TABLE, TOKEN_TABLE
+from . import safetensors_file
 from .configured import Given, configured
 from .huggingface_config import CONFIG_FILE, described, from_names, translated
 from .huggingface_names import names
@@ -33,7 +33,6 @@ WEIGHTS_FILE = "model.safetensors"
 SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
 EXPECTED = f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file"
 
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the body, not before their heads
 _MOST_PROBLEMS = 6  # what is named of each kind in one message
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
@@ -198,29 +197,13 @@ def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors under plain names, and what each plain name was in the file."""
     tensors: dict[str, Array] = {}
     original: dict[str, str] = {}
-    try:
-        with path.open("rb") as file:
-            if pickles.is_pickle(file.read(pickles.START)):
-                raise PortingError(f"cannot read {path}: it is a pickle; {pickles.WHY}")
-        with cast("Any", safe_open(path, framework="numpy")) as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                plain = _plain(name)
-                if plain in _BUFFERS:
-                    continue
-                dtype = file.get_slice(name).get_dtype()
-                if dtype not in _DTYPES:
-                    raise PortingError(
-                        f"cannot read {path}: {name} is {dtype}; expected one of {', '.join(_DTYPES)}, save the model "
-                        "as float32"
-                    )
-                if plain in tensors:
-                    raise PortingError(
-                        f"cannot read {path}: {plain} occurs twice, as {original[plain]} and {name}; keep one of them"
-                    )
-                tensors[plain], original[plain] = file.get_tensor(name), name
-                assert tensors[plain].dtype == FLOATS[_DTYPES[dtype]]
-    except (OSError, SafetensorError) as error:
-        raise PortingError(f"cannot read {path}: {error}; restore the file") from error
+    for name, tensor in safetensors_file.read(path, lambda name: _plain(name) in _BUFFERS).items():
+        plain = _plain(name)
+        if plain in tensors:
+            raise PortingError(
+                f"cannot read {path}: {plain} occurs twice, as {original[plain]} and {name}; keep one of them"
+            )
+        tensors[plain], original[plain] = tensor, name
     return tensors, original
 
 
