@@ -32,7 +32,7 @@ def checkpoint(make_checkpoint):
     return Checkpoint(CONFIG, {name: tensor * 2 for name, tensor in made.tensors.items()})
 
 
-def vectors(targets=TARGETS, sources=SOURCES, seed=0):
+def vectors(targets=TARGETS, sources=SOURCES, seed=0) -> dict[str, Any]:
     generator = np.random.default_rng(seed)
     lengths = {"query": targets, "key": sources, "value": sources}
     return {name: generator.standard_normal((ROWS, n, WIDTH)).astype(np.float32) for name, n in lengths.items()}

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def training_batch(config):
 @pytest.mark.parametrize("name", TINY)
 def test_the_sites_are_those_that_the_code_asks_for_in_its_order(implementation, name, make_checkpoint):
     config = replace(recipe(name), **EVERYWHERE)
-    model = impls.build(implementation, make_checkpoint(config))
+    model: Any = impls.build(implementation, make_checkpoint(config))
     asked = Asked({"no such site": None})  # not empty, for an empty one is replaced by another
     model.run(batch_of(config), Probe(dropout_masks=asked))
     assert asked.names == list(dropouts(config))
@@ -174,7 +175,8 @@ def test_given_masks_do_what_the_dropout_of_pytorch_does(framework, name, make_c
 def test_a_mask_in_use_changes_the_value_behind_it(implementation, make_checkpoint):
     """The values before the site stay, what comes after it is multiplied: article 000's two sites, one at a time."""
     config = recipe("translation-tiny")
-    model, batch = impls.build(implementation, make_checkpoint(config), dtype="float32"), batch_of(config)
+    model: Any = impls.build(implementation, make_checkpoint(config), dtype="float32")
+    batch = batch_of(config)
     masks = draw_dropout_masks(config, batch, np.random.default_rng(6))
     site, value, after = (
         f"encoder.layers.0.{name}"

@@ -38,7 +38,11 @@ OWN_HELPERS = {
     ("numpy_reference", "model.py"): {"Model._begun", "Model._to_numpy"},  # it does not train; it is NumPy already
     # It has no gradients to train by, and takes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
-    ("flax_nnx", "training.py"): {"Trainer._update"},  # what is compiled is a function of all that it changes
+    ("flax_nnx", "training.py"): {
+        "_update",
+        "_derive",
+        "_optimizer",
+    },  # what is compiled is a function of all that it reads
     ("numpy_reference", "generation.py"): {"Generator.compile"},  # nothing compiles it
     # Its loop is compiled as a whole, not step by step.
     ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},

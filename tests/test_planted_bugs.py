@@ -42,8 +42,8 @@ class Bug:
 
 def loading(found_at: str, array: str) -> Bug:
     """One in what is read from the checkpoint in place of ``arrays[name]``."""
-    changes = ({f"np2{name}(arrays[name]": f"np2{name}({array}"} for name in ("torch", "paddle", "jax"))
-    return Bug(found_at, "weights.py", *changes)
+    torch, paddle, jax = ({f"np2{name}(arrays[name]": f"np2{name}({array}"} for name in ("torch", "paddle", "jax"))
+    return Bug(found_at, "weights.py", torch, paddle, jax)
 
 
 def everywhere(found_at: str, file: str, change: dict[str, str], recipe: str | ModelConfig = POST_NORM) -> Bug:
@@ -281,13 +281,12 @@ BUGS = {
         {"None, None, first, probe": "None, None, first + 1, probe"},
         TRANSLATION,
     ),
-    "a bias that is scaled with the scores": everywhere(
-        "attention.weights",
-        "attention.py",
-        {"scores = scores + bias": "scores = scores + bias * self.config.key_size**-0.5"},
-        ATTENTION,
+    "a bias that is halved": everywhere(
+        "attention.weights", "masks.py", {"scores = scores + bias": "scores = scores + 0.5 * bias"}, ATTENTION
     ),
-    "no bias": everywhere("attention.weights", "attention.py", {"scores = scores + bias": "pass"}, ATTENTION),
+    "no bias": everywhere(
+        "attention.weights", "masks.py", {"scores = scores + bias": "scores = scores + 0 * bias"}, ATTENTION
+    ),
     "weights summed where they are to be averaged": everywhere(
         "averaged", "transformer.py", {"weights.mean(": "weights.sum("}, ATTENTION
     ),
@@ -367,6 +366,8 @@ def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoi
 
 # What bfloat16 is too coarse for: eight times its noise is more than these bugs make of a value.
 BLIND = {"tanh for exact GELU", "another masking value"}
+# 2 % of a value: bfloat16 shows it where it has added up, not where it is made.
+ADDED_UP = {"a deviation divided by all"}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -382,7 +383,8 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework, mutant, ma
         assert report.verdict == "pass", "it is seen: take it from the list, and from docs/parity.md"
         return
     assert report.verdict == "diverged"
-    assert report.first_divergence[framework].name == planted.found_at
+    coarse = dtype == "bfloat16" and bug in ADDED_UP
+    assert (report.first_divergence[framework].name == planted.found_at) != coarse
 
 
 @pytest.mark.parametrize(
@@ -390,8 +392,9 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework, mutant, ma
     [POST_NORM, PRE_NORM, PRE_TRAINING, TRANSLATION, ANNOTATED, PRENORM, ATTENTION],
     ids=["post-norm", "pre-norm", "pre-training", "translation", "annotated", "prenorm", "attention"],
 )
-def test_unchanged_copy_passes(recipe, framework, mutant, make_checkpoint):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_unchanged_copy_passes(recipe, dtype, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
-    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe))
-    assert report.verdict == "pass"
+    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe), dtype=dtype)
+    assert report.verdict == ("error" if (framework, dtype) == ("paddle", "bfloat16") else "pass")
     assert not report.first_divergence

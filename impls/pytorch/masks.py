@@ -24,8 +24,8 @@ def combine(left: Tensor, right: Tensor) -> Tensor:
     return left & right
 
 
-def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tensor:
-    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config: ModelConfig) -> Tensor:
+    """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
@@ -33,6 +33,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tens
     """
     dtype = scores.dtype
     scores = scores.to(torch.promote_types(dtype, torch.float32))
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     lowest = value = torch.finfo(scores.dtype).min
     if config.masking_value is not None:
         value = max(value, config.masking_value)
