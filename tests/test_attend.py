@@ -225,7 +225,7 @@ def test_a_mask_serves_all_rows_or_all_heads(implementation, shape, checkpoint):
     model, given = impls.build(implementation, checkpoint), vectors()
     bias = with_infinities(shape)
     allowed = np.random.default_rng(3).random(shape) < 0.8
-    whole = {
+    whole: dict[str, Any] = {
         "bias": np.broadcast_to(bias, (ROWS, HEADS, *SQUARE)),
         "allowed": np.broadcast_to(allowed, (ROWS, HEADS, *SQUARE)),
     }

@@ -85,7 +85,7 @@ def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def training_in(path, verify="touched"):
+def training_in(path, verify: checkpoint.Verify = "touched"):
     training = checkpoint.load(path, verify).training
     assert training is not None
     return training
