@@ -153,15 +153,15 @@ def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = N
     Raises:
         InputError: see ``pair``; also ``max_length`` is no length that the model has, or it has no special ids.
     """
-    if config.kind == "encoder_decoder":
-        missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
-        if missing:
-            raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
-    length = config.target_max_length if max_length is None else max_length
-    if type(length) is not int or not 1 <= length <= max(config.target_max_length, 1):
-        raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")
     rows = _array("source_ids", source_ids).shape[:1]
-    return pair(config, source_ids, np.full((*rows, 1), config.start_id or 0)), length
+    batch = pair(config, source_ids, np.full((*rows, 1), config.start_id or 0))
+    missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
+    if missing:
+        raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
+    length = config.target_max_length if max_length is None else max_length
+    if type(length) is not int or not 1 <= length <= config.target_max_length:
+        raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")
+    return batch, length
 
 
 def check_labels(config: ModelConfig, given: Batch) -> Batch:

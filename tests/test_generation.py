@@ -23,12 +23,15 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def lively(config, seed=0):
+def lively(config, seed=5):
     """Weights so large that the likeliest token changes from place to place, and now and then is the end or padding."""
     checkpoint = triglot.initialize(config, seed)
     generator = np.random.default_rng(seed)
-    tensors = {name: tensor + generator.normal(0, 0.5, tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    return Checkpoint(config, {name: tensor.astype(np.float32) for name, tensor in tensors.items()})
+    tensors = {}
+    for name, tensor in checkpoint.tensors.items():
+        noise = generator.normal(0, 0.9 if "token" in name else 0.3, tensor.shape)
+        tensors[name] = (tensor + noise).astype(np.float32)
+    return Checkpoint(config, tensors)
 
 
 def sources(config, rows=12, seed=1):
@@ -62,13 +65,13 @@ def test_it_is_the_likeliest_token_each_time(implementation, cached):
 
 
 def test_cached_ids_are_those_computed_anew(implementation, model_config):
-    checkpoint, ids = lively(model_config, seed=3), sources(model_config)
+    checkpoint, ids = lively(model_config), sources(model_config)
     model = impls.build(implementation, checkpoint, dtype="float64")
     np.testing.assert_array_equal(model.generate(ids), model.generate(ids, cached=False))
 
 
 def test_every_framework_says_the_same(framework, model_config):
-    checkpoint, ids = lively(model_config, seed=5), sources(model_config)
+    checkpoint, ids = lively(model_config, seed=3), sources(model_config)
     expected = impls.build("numpy", checkpoint).generate(ids)
     np.testing.assert_array_equal(impls.build(framework, checkpoint, dtype="float64").generate(ids), expected)
 
@@ -148,7 +151,7 @@ def test_a_model_without_a_decoder_generates_nothing(implementation):
 
 
 def test_the_compiled_step_says_the_same(framework):
-    config = CONFIGS["translation"]
+    config = replace(CONFIGS["translation"], layers=1, decoder_layers=1)  # each layer takes torch.compile its time
     model, ids = impls.build(framework, lively(config)), sources(config)
     if framework == "jax":
         assert not hasattr(model.generator, "compile"), "there the whole loop is compiled, in every other test"

@@ -1,6 +1,6 @@
 """Greedy decoding: target tokens one after the other, the likeliest each time.
 
-Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
+Shapes: B batch, S source length, T target length, D hidden size, H heads, V target vocabulary.
 """
 
 from functools import partial
@@ -45,21 +45,18 @@ class Generator:
         length: int,
         cached: bool,
     ) -> Array:
-        step_by_step = Generator(nnx.merge(graph, parameters))
-        start_id, end_id, pad_id = step_by_step.transformer.config.special_ids
-        memory = step_by_step.transformer.encode(source, valid, source, source)
+        generator = Generator(nnx.merge(graph, parameters))
+        start_id, end_id, pad_id = generator.transformer.config.special_ids
+        memory = generator.transformer.encode(source, valid, source, source)
         target = jnp.full((len(source), length), pad_id, jnp.int32)
         target = target.at[:, 0].set(start_id)
         finished = jnp.zeros(len(source), jnp.bool_)
-        kept = step_by_step.no_past(memory, length) if cached else None
+        kept = generator.nothing_kept(memory, length) if cached else None
 
         def step(carry: Carry) -> Carry:
             place, target, finished, kept = carry
-            if kept is None:
-                scores = step_by_step.recompute_step(target, place, memory, valid)
-            else:
-                scores, kept = step_by_step.cached_step(target, place, memory, valid, kept)
-            likeliest = scores.argmax(axis=-1)
+            scores, kept = generator.step(target, place, memory, valid, kept)
+            likeliest = scores.argmax(axis=-1).astype(jnp.int32)
             token = jnp.where(finished, pad_id, likeliest)
             target = target.at[:, place + 1].set(token)
             finished = finished | (token == end_id)
@@ -72,35 +69,47 @@ class Generator:
         _, target, _, _ = jax.lax.while_loop(goes_on, step, (jnp.asarray(0), target, finished, kept))
         return target
 
-    def recompute_step(self, target: Array, place: Array, memory: Array, valid: Array) -> Array:
-        """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        _, _, pad_id = self.transformer.config.special_ids
-        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
-        x = self.transformer.embed_target(target)
-        x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
-        return jnp.take(self.scores(x), place, axis=1)
+    def step(
+        self, target: Array, place: Array, memory: Array, valid: Array, kept: list[Kept] | None
+    ) -> tuple[Array, list[Kept] | None]:
+        """The scores of the token after ``place``, (B, V), and what to keep. Padding is hidden, as in training.
 
-    def cached_step(
-        self, target: Array, place: Array, memory: Array, valid: Array, kept: list[Kept]
-    ) -> tuple[Array, list[Kept]]:
-        """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        _, _, pad_id = self.transformer.config.special_ids
-        pasts = [Past(*arrays, place) for arrays in kept]
-        x = self.transformer.embed_target(jnp.take(target, place[None], axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
-        kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
-        return self.scores(x)[:, 0], kept
+        target: (B, T), padding after ``place``. memory: (B, S, D). kept: None if nothing is kept.
+        """
+        allowed = masks.padding(target != self.transformer.config.special_ids[2])
+        if kept is None:
+            x = self.transformer.embed_target(target)
+            allowed = masks.combine(allowed, masks.causal(target.shape[1]))
+        else:
+            x = self.transformer.embed_target(jnp.take(target, place[None], axis=1), place)
+        scores, kept = self.decode(x, allowed, memory, masks.padding(valid), kept, place)
+        if kept is None:
+            return jnp.take(scores, place, axis=1), None
+        return scores[:, 0], kept
 
-    def no_past(self, memory: Array, length: int) -> list[Kept]:
-        """What to keep of each layer before the first token: zeros for keys and values, and those of the memory."""
-        found: list[Kept] = []
+    def decode(
+        self,
+        x: Array,
+        allowed: Array,
+        memory: Array,
+        memory_allowed: Array,
+        kept: list[Kept] | None,
+        place: Array,
+    ) -> tuple[Array, list[Kept] | None]:
+        """The scores after each token of x (B, T, D), padding too: (B, T, V); and what to keep."""
+        pasts = None if kept is None else [Past(*tensors, place) for tensors in kept]
+        x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
+        (scores,) = self.transformer.heads(x, jnp.ones(x.shape[:2], jnp.bool_), None).values()
+        if pasts is None:
+            return scores, None
+        return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
+
+    def nothing_kept(self, memory: Array, length: int) -> list[Kept]:
+        """What is kept of each layer before the first token: zeros for keys and values, and those of the memory."""
+        kept: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            no_keys, no_values = (jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values))
-            found.append((no_keys, no_values, keys, values))
-        return found
-
-    def scores(self, x: Array) -> Array:
-        """The head's scores, (B, T, V), of every token, padding too."""
-        (scores,) = self.transformer.heads(x, jnp.ones(x.shape[:2], jnp.bool_), None).values()
-        return scores
+            shapes = [(*x.shape[:2], length, x.shape[3]) for x in (keys, values)]
+            no_keys, no_values = (jnp.zeros(shape, memory.dtype) for shape in shapes)
+            kept.append((no_keys, no_values, keys, values))
+        return kept

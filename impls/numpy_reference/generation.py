@@ -1,6 +1,6 @@
 """Greedy decoding: target tokens one after the other, the likeliest each time.
 
-Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
+Shapes: B batch, S source length, T target length, D hidden size, H heads, V target vocabulary.
 """
 
 import numpy as np
@@ -23,7 +23,6 @@ class Generator:
 
     def __init__(self, transformer: Transformer) -> None:
         self.transformer = transformer
-        self.recompute, self.remember = self.recompute_step, self.cached_step
 
     def generate(self, source: ndarray, valid: ndarray, length: int, cached: bool) -> ndarray:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
@@ -32,13 +31,9 @@ class Generator:
         target = np.full((len(source), length), pad_id, np.int32)
         target[:, 0] = start_id
         finished = np.zeros(len(source), np.bool_)
-        kept = self.no_past(memory, length) if cached else None
+        kept = self.nothing_kept(memory, length) if cached else None
         for place in range(length - 1):
-            here = np.array(place)
-            if kept is None:
-                scores = self.recompute(target, here, memory, valid)
-            else:
-                scores, kept = self.remember(target, here, memory, valid, kept)
+            scores, kept = self.step(target, np.array(place), memory, valid, kept)
             likeliest = scores.argmax(axis=-1)
             token = np.where(finished, pad_id, likeliest)
             target[:, place + 1] = token
@@ -47,40 +42,47 @@ class Generator:
                 break
         return target
 
-    def recompute_step(self, target: ndarray, place: ndarray, memory: ndarray, valid: ndarray) -> ndarray:
-        """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        _, _, pad_id = self.transformer.config.special_ids
-        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
-        x = self.transformer.embed_target(target)
-        x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
-        return np.take(self.scores(x), place[None], axis=1)[:, 0]
+    def step(
+        self, target: ndarray, place: ndarray, memory: ndarray, valid: ndarray, kept: list[Kept] | None
+    ) -> tuple[ndarray, list[Kept] | None]:
+        """The scores of the token after ``place``, (B, V), and what to keep. Padding is hidden, as in training.
 
-    def cached_step(
+        target: (B, T), padding after ``place``. memory: (B, S, D). kept: None if nothing is kept.
+        """
+        allowed = masks.padding(target != self.transformer.config.special_ids[2])
+        if kept is None:
+            x = self.transformer.embed_target(target)
+            allowed = masks.combine(allowed, masks.causal(target.shape[1]))
+        else:
+            x = self.transformer.embed_target(np.take(target, place[None], axis=1), place)
+        scores, kept = self.decode(x, allowed, memory, masks.padding(valid), kept, place)
+        if kept is None:
+            return np.take(scores, place[None], axis=1)[:, 0], None
+        return scores[:, 0], kept
+
+    def decode(
         self,
-        target: ndarray,
-        place: ndarray,
+        x: ndarray,
+        allowed: ndarray,
         memory: ndarray,
-        valid: ndarray,
-        kept: list[Kept],
-    ) -> tuple[ndarray, list[Kept]]:
-        """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        _, _, pad_id = self.transformer.config.special_ids
-        pasts = [Past(*arrays, place) for arrays in kept]
-        x = self.transformer.embed_target(np.take(target, place[None], axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
-        kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
-        return self.scores(x)[:, 0], kept
+        memory_allowed: ndarray,
+        kept: list[Kept] | None,
+        place: ndarray,
+    ) -> tuple[ndarray, list[Kept] | None]:
+        """The scores after each token of x (B, T, D), padding too: (B, T, V); and what to keep."""
+        pasts = None if kept is None else [Past(*tensors, place) for tensors in kept]
+        x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
+        (scores,) = self.transformer.heads(x, np.ones(x.shape[:2], np.bool_), None).values()
+        if pasts is None:
+            return scores, None
+        return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
 
-    def no_past(self, memory: ndarray, length: int) -> list[Kept]:
-        """What to keep of each layer before the first token: zeros for keys and values, and those of the memory."""
-        found: list[Kept] = []
+    def nothing_kept(self, memory: ndarray, length: int) -> list[Kept]:
+        """What is kept of each layer before the first token: zeros for keys and values, and those of the memory."""
+        kept: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            no_keys, no_values = (np.zeros((*x.shape[:2], length, x.shape[3]), x.dtype) for x in (keys, values))
-            found.append((no_keys, no_values, keys, values))
-        return found
-
-    def scores(self, x: ndarray) -> ndarray:
-        """The head's scores, (B, T, V), of every token, padding too."""
-        (scores,) = self.transformer.heads(x, np.ones(x.shape[:2], np.bool_), None).values()
-        return scores
+            shapes = [(*x.shape[:2], length, x.shape[3]) for x in (keys, values)]
+            no_keys, no_values = (np.zeros(shape, memory.dtype) for shape in shapes)
+            kept.append((no_keys, no_values, keys, values))
+        return kept

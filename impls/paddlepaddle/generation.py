@@ -1,10 +1,10 @@
 """Greedy decoding: target tokens one after the other, the likeliest each time.
 
-Shapes: B batch, S source length, T target length, H heads, V target vocabulary.
+Shapes: B batch, S source length, T target length, D hidden size, H heads, V target vocabulary.
 """
 
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from . import masks
 from .decoder import Past
@@ -14,7 +14,7 @@ from .transformer import Transformer
 Kept = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-class Generator:
+class Generator(nn.Layer):
     """Decodes with a transformer; the source says which tokens are ``valid``, (B, S) both.
 
     ``cached`` keeps the keys and values of each token; without it, the decoder reads the whole target anew for each
@@ -22,13 +22,12 @@ class Generator:
     """
 
     def __init__(self, transformer: Transformer) -> None:
+        super().__init__()
         self.transformer = transformer
-        self.recompute, self.remember = self.recompute_step, self.cached_step
 
     def compile(self) -> None:
-        """Compile both kinds of step; each is then traced once for every batch size and length."""
-        self.recompute = paddle.jit.to_static(self.recompute_step, full_graph=True)
-        self.remember = paddle.jit.to_static(self.cached_step, full_graph=True)
+        """Compile what reads the embedded target; it is then traced once for every batch size and length."""
+        self.decode = paddle.jit.to_static(self.decode, full_graph=True)
 
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
@@ -37,51 +36,58 @@ class Generator:
         target = paddle.full([len(source), length], pad_id, "int32")
         target[:, 0] = start_id
         finished = paddle.zeros([len(source)], dtype="bool")
-        kept = self.no_past(memory, length) if cached else None
+        kept = self.nothing_kept(memory, length) if cached else None
         for place in range(length - 1):
-            here = paddle.to_tensor(place)
-            if kept is None:
-                scores = self.recompute(target, here, memory, valid)
-            else:
-                scores, kept = self.remember(target, here, memory, valid, kept)
-            token = paddle.where(finished, paddle.full([], pad_id, "int32"), scores.argmax(axis=-1, dtype="int32"))
+            scores, kept = self.step(target, paddle.to_tensor(place), memory, valid, kept)
+            likeliest = scores.argmax(axis=-1, dtype="int32")
+            token = paddle.where(finished, paddle.full([], pad_id, "int32"), likeliest)
             target[:, place + 1] = token
             finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
-    def recompute_step(self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
-        """The scores of the token after ``place``, (B, V), from the whole target. Padding is hidden, as in training."""
-        _, _, pad_id = self.transformer.config.special_ids
-        allowed = masks.combine(masks.padding(target != pad_id), masks.causal(target.shape[1]))
-        x = self.transformer.embed_target(target)
-        x = self.transformer.decoder(x, allowed, memory, masks.padding(valid))
-        return paddle.index_select(self.scores(x), place.reshape([1]), axis=1)[:, 0]
+    def step(
+        self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, kept: list[Kept] | None
+    ) -> tuple[Tensor, list[Kept] | None]:
+        """The scores of the token after ``place``, (B, V), and what to keep. Padding is hidden, as in training.
 
-    def cached_step(
-        self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, kept: list[Kept]
-    ) -> tuple[Tensor, list[Kept]]:
-        """The same from the token at ``place`` alone and what was kept of those before; and what to keep now."""
-        _, _, pad_id = self.transformer.config.special_ids
-        pasts = [Past(*arrays, place) for arrays in kept]
-        x = self.transformer.embed_target(paddle.index_select(target, place.reshape([1]), axis=1), place)
-        x = self.transformer.decoder(x, masks.padding(target != pad_id), memory, masks.padding(valid), pasts)
-        kept = [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
-        return self.scores(x)[:, 0], kept
+        target: (B, T), padding after ``place``. memory: (B, S, D). kept: None if nothing is kept.
+        """
+        allowed = masks.padding(target != self.transformer.config.special_ids[2])
+        if kept is None:
+            x = self.transformer.embed_target(target)
+            allowed = masks.combine(allowed, masks.causal(target.shape[1]))
+        else:
+            x = self.transformer.embed_target(paddle.index_select(target, place.reshape([1]), axis=1), place)
+        scores, kept = self.decode(x, allowed, memory, masks.padding(valid), kept, place)
+        if kept is None:
+            return paddle.index_select(scores, place.reshape([1]), axis=1)[:, 0], None
+        return scores[:, 0], kept
 
-    def no_past(self, memory: Tensor, length: int) -> list[Kept]:
-        """What to keep of each layer before the first token: zeros for keys and values, and those of the memory."""
-        found: list[Kept] = []
+    def decode(
+        self,
+        x: Tensor,
+        allowed: Tensor,
+        memory: Tensor,
+        memory_allowed: Tensor,
+        kept: list[Kept] | None,
+        place: Tensor,
+    ) -> tuple[Tensor, list[Kept] | None]:
+        """The scores after each token of x (B, T, D), padding too: (B, T, V); and what to keep."""
+        pasts = None if kept is None else [Past(*tensors, place) for tensors in kept]
+        x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
+        (scores,) = self.transformer.heads(x, paddle.ones(x.shape[:2], dtype="bool"), None).values()
+        if pasts is None:
+            return scores, None
+        return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
+
+    def nothing_kept(self, memory: Tensor, length: int) -> list[Kept]:
+        """What is kept of each layer before the first token: zeros for keys and values, and those of the memory."""
+        kept: list[Kept] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
-            no_keys, no_values = (
-                paddle.zeros([*x.shape[:2], length, x.shape[3]], dtype=x.dtype) for x in (keys, values)
-            )
-            found.append((no_keys, no_values, keys, values))
-        return found
-
-    def scores(self, x: Tensor) -> Tensor:
-        """The head's scores, (B, T, V), of every token, padding too."""
-        (scores,) = self.transformer.heads(x, paddle.ones(x.shape[:2], dtype="bool"), None).values()
-        return scores
+            shapes = [(*x.shape[:2], length, x.shape[3]) for x in (keys, values)]
+            no_keys, no_values = (paddle.zeros(shape, dtype=memory.dtype) for shape in shapes)
+            kept.append((no_keys, no_values, keys, values))
+        return kept
