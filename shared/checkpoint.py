@@ -22,7 +22,7 @@ from .arrays import Array
 from .config import ModelConfig
 from .dtypes import BFLOAT16, FLOATS, storable
 from .errors import CheckpointError, ConfigError, OutputError, TrainingError
-from .training import Training
+from .training import Moments, Training
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
@@ -59,7 +59,8 @@ class Checkpoint:
     for a port that was just read, the tensors of the source that it does not keep, and says why; no file holds that.
 
     Raises:
-        CheckpointError: the tensors are not exactly those of the schema, or a source name is no text.
+        CheckpointError: the tensors are not exactly those of the schema, a source name is no text, or the training is
+            that of another model.
     """
 
     def __init__(
@@ -70,8 +71,7 @@ class Checkpoint:
         training: Training | None = None,
         left_out: Mapping[str, str] | None = None,
     ) -> None:
-        # The arrays behind mapped tensors: looking at their shapes is no reason to verify their checksums.
-        schema.verify(config, tensors.arrays if isinstance(tensors, _MappedTensors) else tensors)
+        schema.verify(config, _unread(tensors))
         self.config = config
         self.tensors = tensors
         self.source_names: Mapping[str, str] = source_names or {}
@@ -123,12 +123,21 @@ def _check_source_names(checkpoint: Checkpoint) -> None:
 
 
 def _check_training(checkpoint: Checkpoint) -> None:
-    if checkpoint.training is None or isinstance(checkpoint.training.moments.first, training_members.Part):
-        return  # what comes from a file was compared with its configuration there
-    kept = training_members.arrays(checkpoint.training)
-    shapes, dtypes = ({name: getattr(x, key) for name, x in kept.items()} for key in ("shape", "dtype"))
-    if wrong := sorted(training_members.problems(schema.parameters(checkpoint.config), shapes, dtypes)):
+    training = checkpoint.training
+    if training is None:
+        return
+    moments = training.moments
+    unread = Moments(moments.steps, _unread(moments.first), _unread(moments.second))
+    kept = training_members.arrays(Training(training.plan, unread, training.history))
+    if wrong := sorted(training_members.problems(schema.parameters(checkpoint.config), moments.steps, kept)):
         raise CheckpointError(f"the training does not match the configuration: {'; '.join(wrong)}; give that of it")
+
+
+def _unread(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The same arrays, not compared with their checksums: looking at their shapes is no reason to read them."""
+    if isinstance(tensors, training_members.Part):
+        return training_members.Part(_unread(tensors.found), tensors.prefix)
+    return tensors.arrays if isinstance(tensors, _MappedTensors) else tensors
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
@@ -198,16 +207,8 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     parameters = schema.parameters(config)
     found = {name: {**_facts(array), "axes": parameters[name].axes} for name, array in arrays.items()}
     _compare(path, found, entries)
-    tensors = _MappedTensors(path, arrays, {name: entry["sha256"] for name, entry in entries.items()})
-    restored = _restored(path, config, training, kept)
-    every = [tensors, *([restored[1]] if restored else [])]
-    for mapped in every:
-        if verify == "open":
-            mapped.unverified.clear()
-        if verify == "full":
-            for name in mapped:
-                mapped[name]
-    return Checkpoint(config, tensors, source_names, restored[0] if restored else None)
+    restored = _restored(path, config, training, kept, verify)
+    return Checkpoint(config, _mapped(path, arrays, entries, verify), source_names, restored)
 
 
 def _facts(array: Array) -> dict[str, Any]:
@@ -225,24 +226,20 @@ def _compare(path: Path, found: Mapping[str, Mapping[str, Any]], stated: Mapping
 
 
 def _restored(
-    path: Path, config: ModelConfig, stated: dict[str, Any] | None, kept: Mapping[str, Array]
-) -> tuple[Training, _MappedTensors] | None:
-    """The training that the file keeps, and its arrays; None if there is none."""
+    path: Path, config: ModelConfig, stated: dict[str, Any] | None, kept: Mapping[str, Array], verify: Verify
+) -> Training | None:
+    """The training that the file keeps; None if there is none."""
     if stated is None and not kept:
         return None
     if stated is None:
         raise _unreadable(path, f"{MANIFEST} says nothing of its training")
     entries = stated.pop("tensors")
-    shapes = {name: array.shape for name, array in kept.items()}
-    dtypes = {name: array.dtype for name, array in kept.items()}
-    wrong = sorted(training_members.problems(schema.parameters(config), shapes, dtypes))
-    if wrong:
+    if wrong := sorted(training_members.problems(schema.parameters(config), stated["steps"], kept)):
         why = "; ".join(wrong)
         raise _unreadable(path, why if len(why) < _LONGEST_REASON else f"{why[:_LONGEST_REASON]} ...")
     _compare(path, {name: _facts(array) for name, array in kept.items()}, entries)
-    mapped = _MappedTensors(path, kept, {name: entry["sha256"] for name, entry in entries.items()})
     try:
-        return training_members.training_of(stated, mapped, shapes), mapped
+        return training_members.training_of(stated, _mapped(path, kept, entries, verify))
     except TrainingError as error:
         raise _unreadable(path, str(error)) from error
 
@@ -373,6 +370,18 @@ class _MappedTensors(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+
+def _mapped(
+    path: Path, arrays: Mapping[str, Array], entries: Mapping[str, Mapping[str, Any]], verify: Verify
+) -> _MappedTensors:
+    """The arrays, each to be compared with its checksum when ``verify`` says so."""
+    expected = {} if verify == "open" else {name: entry["sha256"] for name, entry in entries.items()}
+    mapped = _MappedTensors(path, arrays, expected)
+    if verify == "full":
+        for name in mapped:
+            mapped[name]
+    return mapped
 
 
 def _sha256(tensor: Array) -> str:

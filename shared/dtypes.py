@@ -8,6 +8,7 @@ import numpy as np
 from .arrays import Array, Float32s
 
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # float32 holds a little more
 
 # What weights can be stored in.
 FLOATS: dict[str, np.dtype[Any]] = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from .arrays import Array, Bools, Int32s
 from .config import ModelConfig
+from .dtypes import LARGEST_BFLOAT16
 from .errors import InputError, TrainingError
 
 
@@ -201,7 +202,8 @@ def attention(
 ) -> Batch:
     """Check the inputs of ``attend`` and complete them: everything may be attended to, and nothing is added.
 
-    A bias of minus infinity forbids, as ``allowed`` does: what is left of the bias is finite.
+    A bias of minus infinity forbids, as ``allowed`` does: what is left of the bias is finite, in bfloat16 as well, of
+    which float32's least number, the usual one to forbid with, would make minus infinity.
 
     Raises:
         InputError: see ``batch``; also the model is more than attention.
@@ -234,6 +236,7 @@ def attention(
         raise InputError(f"bias is {_describe(added)}; expected float32 or float64, finite or minus infinity")
     if np.isneginf(added).any():
         may, added = may & np.isfinite(added), np.where(np.isfinite(added), added, np.zeros_like(added))
+    added = np.clip(added, -LARGEST_BFLOAT16, LARGEST_BFLOAT16)
     no_ids = np.zeros((rows, 0), np.int32)
     return Batch(
         source=keys,

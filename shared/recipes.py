@@ -193,15 +193,6 @@ _RECIPES: dict[str, ModelConfig] = {
     "translation-tiny": replace(
         _TRANSLATION, **_TINY_SIZES, decoder_layers=2, source_max_length=19, target_max_length=23, target_vocabulary=41
     ),
-    "annotated-tiny": replace(
-        _ANNOTATED,
-        **_TINY_SIZES,
-        decoder_layers=2,
-        source_vocabulary=101,
-        source_max_length=19,
-        target_vocabulary=41,
-        target_max_length=23,
-    ),
     "prenorm-tiny": replace(
         _PRENORM,
         **_TINY_SIZES,
@@ -209,6 +200,15 @@ _RECIPES: dict[str, ModelConfig] = {
         source_vocabulary=41,
         target_vocabulary=41,
         source_max_length=23,
+        target_max_length=23,
+    ),
+    "annotated-tiny": replace(
+        _ANNOTATED,
+        **_TINY_SIZES,
+        decoder_layers=2,
+        source_vocabulary=101,
+        source_max_length=19,
+        target_vocabulary=41,
         target_max_length=23,
     ),
     "multihead-tiny": replace(

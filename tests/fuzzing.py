@@ -30,13 +30,14 @@ from pathlib import Path
 
 import numpy as np
 
-from triglot.shared import npz
+from triglot.shared import npz, training_members
 from triglot.shared.checkpoint import Checkpoint, load, save
 from triglot.shared.config import ModelConfig
 from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import CheckpointError
 from triglot.shared.initializers import initialize
 from triglot.shared.recipes import recipe
+from triglot.shared.training import History, Moments, Plan, Training
 
 MEMORY = 64 << 20  # beside the file: more than reading needs, far less than a header can ask for
 SECONDS = 20  # for a read; thousands of times what one takes, so that a busy machine is no hang
@@ -46,6 +47,7 @@ CONFIG = replace(
     **{"source_vocabulary": 3, "source_max_length": 2, "pre_process": "", "final_process": ""},
     **{"projection_bias": False, "output_bias": False, "heads_on_top": ("masked_lm",), "tied_embeddings": True},
 )
+STEPS = 2
 
 # Where the integers of each record of a zip archive are: offset and size in bytes.
 LOCAL = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2)]
@@ -55,11 +57,14 @@ END = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)]
 
 
 def sample(seed):
-    """A checkpoint of every number format, with an alias and a name from before porting."""
+    """A checkpoint of every number format, with an alias, a name from before porting and a training."""
     kinds = list(FLOATS.values())
     tensors = initialize(CONFIG, seed)
     mixed = {name: tensor.astype(kinds[number % 4]) for number, (name, tensor) in enumerate(tensors.items())}
-    return Checkpoint(CONFIG, mixed, {"embeddings.token.weight": "word_embeddings"})
+    kept = {name: tensor.astype(np.float64 if tensor.ndim > 1 else np.float32) for name, tensor in tensors.items()}
+    history = History(np.full(STEPS, 3.5, np.float32), np.full(STEPS, 0.5, np.float32))
+    training = Training(Plan(), Moments(STEPS, kept, kept), history)
+    return Checkpoint(CONFIG, mixed, {"embeddings.token.weight": "word_embeddings"}, training)
 
 
 class Target:
@@ -70,7 +75,7 @@ class Target:
         save(sample(1), folder / "donor.npz")
         self.content = (folder / "original.npz").read_bytes()
         self.donor = (folder / "donor.npz").read_bytes()
-        self.digest = sample(0).digest
+        self.digest = digest_of(folder / "original.npz")
         headers = set()
         self.integers = []
         with zipfile.ZipFile(folder / "original.npz") as archive:
@@ -264,7 +269,14 @@ MUTATIONS = (
 
 
 def digest_of(path):
-    return load(path, "full").digest
+    """Of all that is read: the digest of a checkpoint leaves its training out."""
+    found = load(path, "full")
+    digest = hashlib.sha256(found.digest.encode())
+    if found.training:
+        digest.update(json.dumps(training_members.facts(found.training)).encode())
+        for name, array in sorted(training_members.arrays(found.training).items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 # Readers that are wrong in one way each, to show that it is noticed.

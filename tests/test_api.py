@@ -67,7 +67,7 @@ def test_build_refuses_unknown_frameworks_and_devices(make_checkpoint):
 
 def test_initialize_refuses_unknown_recipes_and_seeds():
     with pytest.raises(
-        triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are translation, annotated, dygraph"
+        triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are translation, prenorm, annotated"
     ):
         triglot.initialize("gpt")
     with pytest.raises(triglot.ConfigError, match="seed is -1; expected a whole number, 0 or more"):

@@ -28,7 +28,7 @@ DROPOUTS = (
 )
 PROCESSES = ("embedding_process", "pre_process", "post_process", "final_process")
 CHOICES = {
-    "kind": "encoder, encoder_decoder",
+    "kind": "encoder, encoder_decoder, attention",
     "positions": "none, learned, sinusoidal, sinusoidal_per_dimension",
     "norm": "layer_norm, scalar_layer_norm",
     "attention_output_activation": "none, relu",
@@ -246,17 +246,25 @@ def test_key_and_value_sizes_are_free():
     assert (config.key_size, config.value_size) == (5, 2)
 
 
-@pytest.mark.parametrize("commands", ["nn", "ndn", "x", "N", "n d", "n,d"])
+@pytest.mark.parametrize("commands", ["nn", "ndn", "ddd", "x", "N", "n d", "n,d"])
 @pytest.mark.parametrize("name", PROCESSES)
-def test_process_commands_are_known_and_occur_once(name, commands):
-    with pytest.raises(ConfigError, match=f"^configuration: {name} is '{commands}'; expected each at most once of '"):
+def test_process_commands_are_known_and_occur_once_but_for_d(name, commands):
+    with pytest.raises(
+        ConfigError, match=f"^configuration: {name} is '{commands}'; expected each at most once, but for d, of '"
+    ):
         replace(BERT, **{name: commands})
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_dropout_may_come_twice(name):
+    """Article 002 drops out after the positions and again on the sum."""
+    assert getattr(replace(BERT, **{name: "dnd"}), name) == "dnd"
 
 
 @pytest.mark.parametrize("commands", ["a", "na", "dan"])
 @pytest.mark.parametrize("name", ["embedding_process", "pre_process", "final_process"])
 def test_a_residual_can_be_added_only_after_a_sublayer(name, commands):
-    message = f"{name} is '{commands}'; expected each at most once of 'd' drop out, 'n' normalise$"
+    message = f"{name} is '{commands}'; expected each at most once, but for d, of 'd' drop out, 'n' normalise$"
     with pytest.raises(ConfigError, match=message):
         replace(BERT, **{name: commands})
 
@@ -265,7 +273,7 @@ def test_post_process_takes_every_order_of_its_commands():
     for length in range(4):
         for commands in itertools.permutations("adn", length):
             assert replace(BERT, post_process="".join(commands)).post_process == "".join(commands)
-    message = "expected each at most once of 'a' add the residual, 'd' drop out, 'n' normalise$"
+    message = "expected each at most once, but for d, of 'a' add the residual, 'd' drop out, 'n' normalise$"
     with pytest.raises(ConfigError, match=message):
         replace(BERT, post_process="dana")
 
@@ -482,7 +490,7 @@ def test_equal_configurations_have_equal_hashes():
 
 
 def test_the_recipes_and_their_tiny_siblings():
-    names = ["translation", "annotated", "dygraph", "bert-base", "ernie-base", "minilm"]
+    names = ["translation", "prenorm", "annotated", "multihead", "dygraph", "bert-base", "ernie-base", "minilm"]
     assert list(recipes()) == names + [f"{name}-tiny" for name in names]
 
 
@@ -523,7 +531,7 @@ def test_a_tiny_sibling_differs_in_its_sizes_alone(name):
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; the recipes are translation, annotated, dygraph,"):
+    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; the recipes are translation, prenorm, annotated,"):
         recipe("bert")
 
 

@@ -1,6 +1,6 @@
 """A correct implementation never raises an alarm: many seeds of weights and inputs over many shapes.
 
-The tests take two shapes and a seed each; ``make audit`` all twenty with ten seeds each, in three dtypes.
+The tests take three shapes and a seed each; ``make audit`` all of them with ten seeds each, in three dtypes.
 """
 
 import sys
@@ -12,7 +12,8 @@ import pytest
 import triglot
 from triglot.shared.recipes import recipe
 
-SHAPES = 20
+SHAPES = 24
+QUICK = [(3, "float32"), (7, "float32"), (1, "bfloat16")]  # article 002's, attention alone, BERT's
 
 
 def shape(number):
@@ -25,14 +26,15 @@ def shape(number):
     def one_of(*choices):
         return choices[int(generator.integers(len(choices)))]
 
+    name = one_of("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
+    layers, inner = between(1, 3), between(1, 96)
     base = replace(
-        recipe(one_of("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated")),
+        recipe(name),
+        shared_embeddings=False,  # unless it is drawn
         hidden_size=between(8, 64),
-        layers=between(1, 3),
         heads=between(1, 4),
         key_size=between(1, 16),
         value_size=between(1, 16),
-        feed_forward_size=between(1, 96),
         source_max_length=between(2, 48),
         activation=one_of("relu", "gelu", "gelu_tanh"),
         norm_eps=one_of(1e-12, 1e-6, 1e-5, 1e-2),
@@ -44,14 +46,19 @@ def shape(number):
             {"masking": one_of("add", "fill"), "masking_value": -3.4028234663852886e38},  # the least float32
         ),
     )
+    if base.kind == "attention":
+        return replace(base, target_max_length=between(1, 48), output_bias=one_of(True, False))
+    base = replace(base, layers=layers, feed_forward_size=inner)
     if not base.source_vocabulary:
         return base
     if base.kind == "encoder_decoder":
+        vocabulary, shared = between(3, 200), one_of(True, False)
         return replace(
             base,
-            source_vocabulary=between(3, 200),
-            target_vocabulary=between(3, 200),
-            target_max_length=between(1, 48),
+            shared_embeddings=shared,
+            source_vocabulary=vocabulary,
+            target_vocabulary=vocabulary if shared else between(3, 200),
+            target_max_length=base.source_max_length if shared else between(1, 48),
             decoder_layers=between(1, 3),
             positions=one_of("none", "learned", "sinusoidal", "sinusoidal_per_dimension"),
             embedding_scale=one_of(True, False),
@@ -77,7 +84,7 @@ def pytest_generate_tests(metafunc):
     if "number" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--seeds") > 1
         cases = [(number, dtype) for number in range(SHAPES) for dtype in ("float32", "float64", "bfloat16")]
-        metafunc.parametrize(("number", "dtype"), cases if thorough else [(0, "float32"), (1, "bfloat16")])
+        metafunc.parametrize(("number", "dtype"), cases if thorough else QUICK)
 
 
 def test_no_alarm(number, dtype, pytestconfig, make_checkpoint, record_property):
@@ -103,4 +110,7 @@ def compiled_code_is_not_kept():
 
 
 def test_the_shapes_are_different_ones():
-    assert len({shape(number) for number in range(SHAPES)}) == SHAPES
+    shapes = [shape(number) for number in range(SHAPES)]
+    assert len(set(shapes)) == SHAPES
+    assert {config.kind for config in shapes} == {"encoder", "encoder_decoder", "attention"}
+    assert {config.shared_embeddings for config in shapes} == {True, False}

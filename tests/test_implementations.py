@@ -109,7 +109,7 @@ def test_query_with_nothing_to_attend_to_is_defined(implementation):
         ({"masking": "fill", "masking_value": -1e9}, np.full_like(scores, 0.25)),
         ({"masking": "fill", "masking_value": -1e300}, np.full_like(scores, 0.25)),
     ):
-        weights = masks.masked_softmax(to_native(scores), to_native(allowed), replace(config, **changes))
+        weights = masks.masked_softmax(to_native(scores), to_native(allowed), None, replace(config, **changes))
         np.testing.assert_array_equal(to_numpy(weights), expected)
 
 
@@ -120,7 +120,7 @@ def test_query_with_nothing_to_attend_to_under_add_sees_everything(implementatio
     scores = (np.arange(8).reshape(1, 1, 2, 4) / 8).astype(np.float32)
     allowed = np.zeros((1, 1, 1, 4), bool)
     config = replace(recipe("bert-base-tiny"), masking="add", masking_value=-1e4)
-    weights = to_numpy(masks.masked_softmax(to_native(scores), to_native(allowed), config))
+    weights = to_numpy(masks.masked_softmax(to_native(scores), to_native(allowed), None, config))
     exponentials = np.exp(scores.astype(np.float64))
     expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
     # Four roundings of float32 on numbers below 1.

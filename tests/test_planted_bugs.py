@@ -23,6 +23,7 @@ from triglot.shared.parity.pools import LocalPool
 from triglot.shared.recipes import recipe
 
 POST_NORM, PRE_NORM = "bert-base-tiny", "dygraph-tiny"
+TRANSLATION, ANNOTATED, PRENORM, ATTENTION = "translation-tiny", "annotated-tiny", "prenorm-tiny", "multihead-tiny"
 PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
 SOURCES = Path(impls.__file__).parent
 
@@ -39,6 +40,12 @@ class Bug:
     recipe: str | ModelConfig = POST_NORM
 
 
+def loading(found_at: str, array: str) -> Bug:
+    """One in what is read from the checkpoint in place of ``arrays[name]``."""
+    torch, paddle, jax = ({f"np2{name}(arrays[name]": f"np2{name}({array}"} for name in ("torch", "paddle", "jax"))
+    return Bug(found_at, "weights.py", torch, paddle, jax)
+
+
 def everywhere(found_at: str, file: str, change: dict[str, str], recipe: str | ModelConfig = POST_NORM) -> Bug:
     return Bug(found_at, file, change, change, change, recipe)
 
@@ -53,11 +60,14 @@ CANCELLING = {
 }
 WRITTEN_OUT = "(centred * centred).mean(axis=-1, keepdim=True)"  # what Paddle runs in float64
 # Pieces of the implementations that are too long to stand in the table.
-ADDED = "where(allowed, scores, scores + value)"
-REPLACED = "where(allowed, scores, value)"
+ADDED = " + value)\n"
+REPLACED = " * 0 + value)\n"
 LIMITED = "max(value, config.masking_value"
-ENCODED = "tasks, _, _ = self._to_device("
-READ_BACK = "jax2np(state[_native_path(parameter)].get_value())"
+AS_LINEAR = 'tensors[name].T if parameter.role == "linear_weight" else tensors[name]'
+DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
+EPSILON = "(deviation + self.eps)"
+PADDLE_EPSILON = "(deviation + paddle.full([], self.eps, wide.dtype))"
+SCORED = "log_softmax(self.log_probabilities(x))"
 
 BUGS = {
     "tanh for exact GELU": Bug(
@@ -70,15 +80,11 @@ BUGS = {
     "epsilon 1e-5 for 1e-12": everywhere(
         "embeddings.process.norm", "norms.py", {"self.eps = config.norm_eps": "self.eps = 1e-5"}
     ),
-    "key weights loaded as query weights": everywhere(
-        "encoder.layers.0.attention.query",
-        "weights.py",
-        {"checkpoint.tensors[name]": 'checkpoint.tensors[name.replace("attention.query", "attention.key")]'},
+    "key weights loaded as query weights": loading(
+        "encoder.layers.0.attention.query", 'arrays[name.replace("attention.query", "attention.key")]'
     ),
-    "an untransposed square matrix": everywhere(
-        "encoder.layers.0.attention.query",
-        "weights.py",
-        {"checkpoint.tensors[name]": "(t.T if (t := checkpoint.tensors[name]).shape == t.shape[::-1] else t)"},
+    "an untransposed square matrix": loading(
+        "encoder.layers.0.attention.key", "(t.T if (t := arrays[name]).shape == t.shape[::-1] else t)"
     ),
     "a mask of opposite sense": everywhere(
         "masks.padding", "masks.py", {"return valid[:, None, None, :]": "return ~valid[:, None, None, :]"}
@@ -89,7 +95,7 @@ BUGS = {
         {"where(allowed, scores, value)": "where(~allowed, scores, value)"},
     ),
     "pre-norm for post-norm": everywhere(
-        "encoder.layers.0.attention.query",
+        "encoder.layers.0.attention.key",
         "encoder.py",
         {
             'self.pre_attention(x, probe=under(probe, "pre_attention"))': "self.post_attention.norm(x)",
@@ -135,7 +141,9 @@ BUGS = {
         "encoder.layers.0.attention.weights", "masks.py", {'if config.masking == "exclude"': "if False"}
     ),
     "encode forgets the mask": everywhere(
-        "api.encode", "model.py", {f"{ENCODED}batch": f"{ENCODED}inputs.batch(self.config, token_ids)"}
+        "api.encode",
+        "model.py",
+        {"encode(source, self._tensor(batch.valid)": "encode(source, self._tensor(batch.valid == batch.valid)"},
     ),
     "heads of another token": everywhere("heads.pooler", "heads.py", {"self.pooler(x[:, 0])": "self.pooler(x[:, -1])"}),
     "head without its norm": everywhere("heads.masked_lm.norm", "heads.py", {"self.norm(x)": "x"}, PRE_TRAINING),
@@ -165,9 +173,137 @@ BUGS = {
     "weights read back transposed": Bug(
         "api.weights",
         "weights.py",
-        {'state[name].T if parameter.role == "linear_weight" else state[name]': "state[name]"},
-        {"paddle2np(state[name])": "paddle2np(state[name]).T"},
-        {READ_BACK: f"{READ_BACK}.T"},
+        {AS_LINEAR: "tensors[name]"},
+        {"paddle2np(tensors[name])": "paddle2np(tensors[name]).T"},
+        {"jax2np(tensors[name])": "jax2np(tensors[name]).T"},
+    ),
+    "a causal mask off by one": Bug(
+        "masks.causal",
+        "masks.py",
+        {"tril()": "tril(1)"},
+        {"tril()": "tril(1)"},
+        {"jnp.tri(length,": "jnp.tri(length, k=1,"},
+        TRANSLATION,
+    ),
+    "no causal mask": everywhere(
+        "decoder.layers.0.self_attention.weights",
+        "transformer.py",
+        {DECODED: DECODED.replace("masks.causal(", "masks.causal(1 + 0 * ")},
+        TRANSLATION,
+    ),
+    "target padding seen": everywhere(
+        "decoder.layers.0.self_attention.weights",
+        "transformer.py",
+        {DECODED: DECODED.replace("target_valid", "target_valid == target_valid")},
+        TRANSLATION,
+    ),
+    "source padding seen by the decoder": everywhere(
+        "decoder.layers.0.cross_attention.weights",
+        "transformer.py",
+        {"memory, masks.padding(valid), probe": "memory, masks.padding(valid == valid), probe"},
+        TRANSLATION,
+    ),
+    "memory that is not normalised": everywhere(
+        "decoder.layers.0.memory.norm", "decoder.py", {"if self.config.normalize_memory:": "if False:"}, TRANSLATION
+    ),
+    "memory normalised by another norm": everywhere(
+        "decoder.layers.0.memory.norm",
+        "decoder.py",
+        {"self.pre_cross_attention(memory": "self.pre_self_attention(memory"},
+        TRANSLATION,
+    ),
+    "memory normalised that must not be": everywhere(
+        "decoder.layers.0.cross_attention.key",
+        "decoder.py",
+        {"project(memory, memory": "project(*[self.pre_cross_attention(memory)] * 2"},
+        ANNOTATED,
+    ),
+    "cross-attention to the target": everywhere(
+        "decoder.layers.0.cross_attention.key",
+        "decoder.py",
+        {"self.project_memory(memory, probe)": "self.project_memory(x[:, : memory.shape[1]], probe)"},
+        ANNOTATED,
+    ),
+    "keys and values of the memory swapped": everywhere(
+        "decoder.layers.0.cross_attention.scores",
+        "decoder.py",
+        {"keys, values = self.project_memory(memory, probe)": "values, keys = self.project_memory(memory, probe)"},
+        TRANSLATION,
+    ),
+    "embeddings that are not scaled": everywhere(
+        "embeddings.sum", "embeddings.py", {"if self.config.embedding_scale:": "if False:"}, ANNOTATED
+    ),
+    "angles for pairs where each dimension has its own": everywhere(
+        "embeddings.sum", "embeddings.py", {"TABLES[self.config.positions]": 'TABLES["sinusoidal"]'}, TRANSLATION
+    ),
+    "a deviation divided by all": Bug(
+        "encoder.layers.0.pre_attention.norm",
+        "norms.py",
+        {"correction=1": "correction=0"},
+        {"/ (x.shape[-1] - 1)": "/ x.shape[-1]"},
+        {"ddof=1": "ddof=0"},
+        ANNOTATED,
+    ),
+    "epsilon in the root": Bug(
+        "encoder.layers.0.pre_attention.norm",
+        "norms.py",
+        {EPSILON: EPSILON.replace("deviation", "deviation**2") + " ** 0.5"},
+        {PADDLE_EPSILON: PADDLE_EPSILON.replace("deviation", "deviation**2") + " ** 0.5"},
+        {EPSILON: EPSILON.replace("deviation", "deviation**2") + " ** 0.5"},
+        ANNOTATED,
+    ),
+    "scores in place of log-probabilities": everywhere(
+        "heads.log_probabilities", "heads.py", {SCORED: "self.log_probabilities(x)"}, ANNOTATED
+    ),
+    "log-probabilities over the tokens": Bug(
+        "heads.log_probabilities",
+        "heads.py",
+        {SCORED: "log_softmax(self.log_probabilities(x).swapaxes(1, 2)).swapaxes(1, 2)"},
+        {SCORED: "log_softmax(self.log_probabilities(x).transpose([0, 2, 1])).transpose([0, 2, 1])"},
+        {SCORED: "log_softmax(self.log_probabilities(x).swapaxes(1, 2)).swapaxes(1, 2)"},
+        ANNOTATED,
+    ),
+    "final norm of the decoder left out": everywhere(
+        "decoder.final.norm", "decoder.py", {'self.final(x, probe=under(probe, "final"))': "x"}, ANNOTATED
+    ),
+    "no activation after the attention": everywhere(
+        "encoder.layers.0.attention.output",
+        "attention.py",
+        {'if self.config.attention_output_activation == "relu":': "if False:"},
+        PRENORM,
+    ),
+    "source tokens looked up in the table of the target": everywhere(
+        "embeddings.sum", "transformer.py", {"self.embeddings(x,": "self.target_embeddings(x,"}, TRANSLATION
+    ),
+    "positions of the target that begin at one": everywhere(
+        "target_embeddings.sum",
+        "transformer.py",
+        {"None, None, first, probe": "None, None, first + 1, probe"},
+        TRANSLATION,
+    ),
+    "a bias that is halved": everywhere(
+        "attention.weights", "masks.py", {"scores = scores + bias": "scores = scores + 0.5 * bias"}, ATTENTION
+    ),
+    "no bias": everywhere(
+        "attention.weights", "masks.py", {"scores = scores + bias": "scores = scores + 0 * bias"}, ATTENTION
+    ),
+    "weights summed where they are to be averaged": everywhere(
+        "averaged", "transformer.py", {"weights.mean(": "weights.sum("}, ATTENTION
+    ),
+    "key padding seen": everywhere(
+        "attention.weights",
+        "model.py",
+        {'masks.padding(given["valid"])': 'masks.padding(given["valid"] == given["valid"])'},
+        ATTENTION,
+    ),
+    "a mask that is not obeyed": everywhere(
+        "attention.weights", "model.py", {', given["allowed"])': ', given["allowed"] == given["allowed"])'}, ATTENTION
+    ),
+    "attend forgets the mask": everywhere(
+        "api.attend",
+        "model.py",
+        {"value, allowed, key_valid, bias, batch_first)": "value, None, key_valid, bias, batch_first)"},
+        ATTENTION,
     ),
 }
 
@@ -230,6 +366,8 @@ def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoi
 
 # What bfloat16 is too coarse for: eight times its noise is more than these bugs make of a value.
 BLIND = {"tanh for exact GELU", "another masking value"}
+# 2 % of a value: bfloat16 shows it where it has added up, not where it is made.
+ADDED_UP = {"a deviation divided by all"}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -245,12 +383,18 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework, mutant, ma
         assert report.verdict == "pass", "it is seen: take it from the list, and from docs/parity.md"
         return
     assert report.verdict == "diverged"
-    assert report.first_divergence[framework].name == planted.found_at
+    coarse = dtype == "bfloat16" and bug in ADDED_UP
+    assert (report.first_divergence[framework].name == planted.found_at) != coarse
 
 
-@pytest.mark.parametrize("recipe", [POST_NORM, PRE_NORM, PRE_TRAINING], ids=["post-norm", "pre-norm", "pre-training"])
-def test_unchanged_copy_passes(recipe, framework, mutant, make_checkpoint):
+@pytest.mark.parametrize(
+    "recipe",
+    [POST_NORM, PRE_NORM, PRE_TRAINING, TRANSLATION, ANNOTATED, PRENORM, ATTENTION],
+    ids=["post-norm", "pre-norm", "pre-training", "translation", "annotated", "prenorm", "attention"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_unchanged_copy_passes(recipe, dtype, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
-    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe))
-    assert report.verdict == "pass"
+    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe), dtype=dtype)
+    assert report.verdict == ("error" if (framework, dtype) == ("paddle", "bfloat16") else "pass")
     assert not report.first_divergence

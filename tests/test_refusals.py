@@ -622,7 +622,7 @@ CONFIGURATIONS = {
     "unknown activation": ({"activation": "silu"}, "activation is 'silu'; expected one of relu, gelu, gelu_tanh"),
     "unknown process": (
         {"pre_process": "a"},
-        "pre_process is 'a'; expected each at most once of 'd' drop out, 'n' normalise",
+        "pre_process is 'a'; expected each at most once, but for d, of 'd' drop out, 'n' normalise",
     ),
     "value without a mask": (
         {"masking_value": -1.0},

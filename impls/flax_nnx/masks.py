@@ -25,20 +25,22 @@ def combine(left: Array, right: Array) -> Array:
     return left & right
 
 
-def masked_softmax(scores: Array, allowed: Array, config: ModelConfig) -> Array:
-    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+def masked_softmax(scores: Array, allowed: Array, bias: Array | None, config: ModelConfig) -> Array:
+    """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
-    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
     Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
     dtype = scores.dtype
     scores = scores.astype(jnp.promote_types(dtype, jnp.float32))
-    value = float(jnp.finfo(scores.dtype).min)
+    if bias is not None:
+        scores = scores + bias.astype(scores.dtype)
+    lowest = value = float(jnp.finfo(scores.dtype).min)
     if config.masking_value is not None:
         value = max(value, config.masking_value)
     if config.masking == "add":
-        scores = jnp.where(allowed, scores, scores + value)
+        scores = jnp.where(allowed, scores, jnp.maximum(scores, lowest - value) + value)
     else:
         scores = jnp.where(allowed, scores, value)
     weights = jax.nn.softmax(scores, axis=-1)

@@ -60,9 +60,7 @@ class MultiHeadAttention:
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         scores = nn.matmul(query * self.config.key_size**-0.5, keys.swapaxes(-1, -2))
         scores = observe(probe, "scores", scores)
-        if bias is not None:
-            scores = scores + bias
-        weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
+        weights = observe(probe, "weights", masked_softmax(scores, allowed, bias, self.config))
         weights = dropped(probe, "dropout", weights, self.dropout)
         context = nn.matmul(weights, values)
         context = observe(probe, "context", self.merge_heads(context))

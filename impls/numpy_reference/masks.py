@@ -25,18 +25,20 @@ def combine(left: ndarray, right: ndarray) -> ndarray:
     return left & right
 
 
-def masked_softmax(scores: ndarray, allowed: ndarray, config: ModelConfig) -> ndarray:
-    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+def masked_softmax(scores: ndarray, allowed: ndarray, bias: ndarray | None, config: ModelConfig) -> ndarray:
+    """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
-    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
     Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
-    value = float(np.finfo(np.real(scores).dtype).min)
+    if bias is not None:
+        scores = scores + bias
+    lowest = value = float(np.finfo(np.real(scores).dtype).min)
     if config.masking_value is not None:
         value = max(value, config.masking_value)
     if config.masking == "add":
-        scores = np.where(allowed, scores, scores + value)
+        scores = np.where(allowed, scores, np.maximum(scores, lowest - value) + value)
     else:
         scores = np.where(allowed, scores, value)
     weights = nn.softmax(scores)

@@ -62,9 +62,7 @@ class MultiHeadAttention(nn.Layer):
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         scores = paddle.matmul(query * self.config.key_size**-0.5, keys.transpose([0, 1, 3, 2]))
         scores = observe(probe, "scores", scores)
-        if bias is not None:
-            scores = scores + bias
-        weights = observe(probe, "weights", masked_softmax(scores, allowed, self.config))
+        weights = observe(probe, "weights", masked_softmax(scores, allowed, bias, self.config))
         weights = dropped(probe, "dropout", weights, self.dropout)
         context = paddle.matmul(weights, values)
         context = observe(probe, "context", self.merge_heads(context))

@@ -24,20 +24,22 @@ def combine(left: Tensor, right: Tensor) -> Tensor:
     return left & right
 
 
-def masked_softmax(scores: Tensor, allowed: Tensor, config: ModelConfig) -> Tensor:
-    """Attention weights from scores, (B, H, T, S) both; ``config.masking`` says what becomes of the forbidden ones.
+def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config: ModelConfig) -> Tensor:
+    """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
-    value is added to the score. The value is at least the dtype's finite minimum, so that no row is ever NaN.
+    value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
     Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
     """
     dtype = scores.dtype
     scores = scores.to(torch.promote_types(dtype, torch.float32))
-    value = torch.finfo(scores.dtype).min
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    lowest = value = torch.finfo(scores.dtype).min
     if config.masking_value is not None:
         value = max(value, config.masking_value)
     if config.masking == "add":
-        scores = torch.where(allowed, scores, scores + value)
+        scores = torch.where(allowed, scores, torch.clamp(scores, min=lowest - value) + value)
     else:
         scores = torch.where(allowed, scores, value)
     weights = torch.softmax(scores, dim=-1)
