@@ -3,6 +3,7 @@
 # make lint     set up .venv, then ruff and pyright
 # make fuzz     set up .venv and read a million damaged checkpoints, and some with every bit of a header flipped
 # make audit    set up .venv, then planted bugs with 20 seeds each and correct code with 200 seeds in 3 dtypes
+# make articles  set up .venv and run the articles' own code at the sizes of the papers in every framework
 # make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
 # make convergence  set up .venv and train the toy translation to the end in each framework (half an hour)
 # make generation  set up .venv and measure how much faster decoding is with kept keys and values
@@ -16,7 +17,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format fuzz audit training convergence generation startup checkpoints clean
+.PHONY: parity test lint format fuzz audit articles training convergence generation startup checkpoints clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -34,6 +35,9 @@ fuzz: $(READY)
 
 audit: $(READY)
 	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/test_planted_bugs.py tests/test_false_alarms.py
+
+articles: $(READY)
+	$(BIN)/pytest --paper-sizes tests/test_article_outputs.py
 
 training: $(READY)
 	$(BIN)/pytest --training-steps 300 tests/test_training_runs.py

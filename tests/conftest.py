@@ -1,8 +1,10 @@
 """Fixtures for all tests. A framework is a parameter of a test, never a loop in it; a missing one is a failure."""
 
+import importlib.util
 import os
 import signal
 import sys
+from pathlib import Path
 
 # Two test processes share two cores: frameworks that spin on both would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,6 +27,9 @@ def pytest_addoption(parser):
         help="test these alone, separated by commas; for an environment that cannot hold all of them",
     )
     parser.addoption("--seeds", default=1, type=int, help="how many seeds to try each planted bug and each shape with")
+    parser.addoption(
+        "--paper-sizes", action="store_true", help="run the articles' code at the sizes of the recipes too"
+    )
     parser.addoption("--training-steps", default=50, type=int, help="how many steps each framework is trained for")
     parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
 
@@ -40,10 +45,24 @@ def pytest_report_header(config):
 
 
 def pytest_generate_tests(metafunc):
+    if "size" in metafunc.fixturenames:
+        sizes = ["tiny", "paper"] if metafunc.config.getoption("--paper-sizes") else ["tiny"]
+        metafunc.parametrize("size", sizes, scope="module")
     if "framework" in metafunc.fixturenames:
         metafunc.parametrize("framework", _frameworks(metafunc.config))
     if "implementation" in metafunc.fixturenames:
         metafunc.parametrize("implementation", [*_frameworks(metafunc.config), impls.REFERENCE])
+
+
+@pytest.fixture(scope="session")
+def article_code():
+    """The articles' own code, mended: ``article_code.py``, which is no test and cannot be imported by one."""
+    spec = importlib.util.spec_from_file_location("article_code", Path(__file__).with_name("article_code.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.impls.numpy_reference import training as reference
+from triglot.impls.numpy_reference.model import Model as Reference
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dropouts import draw_dropout_masks
 from triglot.shared.errors import FrameworkError, InputError, TrainingError
+from triglot.shared.learning import Learner
 from triglot.shared.parity.budgets import budget
 from triglot.shared.probe import Probe
 from triglot.shared.recipes import recipe
@@ -52,8 +54,8 @@ def test_the_loss_is_the_cross_entropy_of_torch(implementation, task):
     expected = loss(ignore_index=-1)(scores.flatten(0, 1), torch.from_numpy(batch.labels).long().flatten()).item()
     assert (batch.labels == -1).any()
     if implementation == "numpy":
-        given = model._training_inputs(batch, None)
-        found = float(reference.loss(model.transformer, *given)[0])
+        oracle = Reference(checkpoint)
+        found = float(reference.loss(oracle.transformer, *oracle._training_inputs(batch, None))[0])
     else:
         found, _ = model.loss_and_gradients(batch)
     # The mean of a few dozen numbers of at most 10, each some roundings off.
@@ -65,17 +67,17 @@ def test_gradients_are_the_derivatives_of_the_reference(framework, task, dropped
     """Of every tensor, along random directions, by the complex step, which no backward pass had a part in."""
     checkpoint, batch, masks = task
     masks = masks if dropped else None
-    oracle = impls.build("numpy", checkpoint)
-    given = oracle._training_inputs(batch, masks)
+    oracle = Reference(checkpoint)
+    given, dropped_out = oracle._training_inputs(batch, masks)
     loss, gradients = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
     assert gradients.keys() == checkpoint.tensors.keys()
-    exact, _ = reference.loss(oracle.transformer, *given)
+    exact, _ = reference.loss(oracle.transformer, given, dropped_out)
     assert loss == pytest.approx(float(exact), rel=1e-13)
     generator = np.random.default_rng(2)
     for name, gradient in gradients.items():
         for _ in range(DIRECTIONS if gradient.size > 1 else 1):
             direction = generator.choice([-1.0, 1.0], gradient.shape)
-            expected = reference.derivative(oracle.transformer, *given, {name: direction})
+            expected = reference.derivative(oracle.transformer, given, dropped_out, {name: direction})
             # A sum of rounded products: each term errs by some units of what flowed into it. Both ways together were
             # seen at 30 units of the sum of the terms; a gradient that is zero in theory is judged by the loss.
             scale = np.abs(gradient).sum() + float(exact) / 1000
@@ -85,16 +87,22 @@ def test_gradients_are_the_derivatives_of_the_reference(framework, task, dropped
 def test_the_complex_step_notices_a_wrong_gradient(task):
     """The guard itself: one weight's gradient off by a thousandth."""
     checkpoint, batch, _ = task
-    oracle = impls.build("numpy", checkpoint)
+    oracle = Reference(checkpoint)
     _, gradients = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
     name = "heads.logits.weight" if "heads.logits.weight" in gradients else "heads.log_probabilities.weight"
     direction = np.ones(gradients[name].shape)
-    exact = reference.derivative(oracle.transformer, *oracle._training_inputs(batch, None), {name: direction})
+    exact = reference.derivative(oracle.transformer, oracle._training_inputs(batch, None)[0], {}, {name: direction})
     wrong = gradients[name].copy()
     place = np.unravel_index(np.abs(wrong).argmax(), wrong.shape)
     wrong[place] *= 1.001
     scale = 1024 * 2.0**-53 * np.abs(wrong).sum()
     assert abs(gradients[name].sum() - exact) <= scale < abs(wrong.sum() - exact)
+
+
+def kept(checkpoint):
+    """The training that a checkpoint keeps."""
+    assert checkpoint.training is not None
+    return checkpoint.training
 
 
 class Jitter(Probe):
@@ -117,27 +125,23 @@ def jittered_gradients(checkpoint, batch, masks, seed):
     """The float64 gradients of PyTorch when each weight and each named value is off by up to an ulp of float32."""
     import torch
 
-    from triglot.impls.pytorch import training
+    from triglot.impls.pytorch import training, weights
+    from triglot.impls.pytorch.model import Model
 
     generator = Jitter.generator = np.random.default_rng([3, seed])
     moved = {
         name: tensor * (1 + generator.uniform(-1, 1, tensor.shape) * 2.0**-23)
         for name, tensor in checkpoint.tensors.items()
     }
-    model = impls.build("torch", Checkpoint(checkpoint.config, moved), dtype="float64")
+    model = Model(Checkpoint(checkpoint.config, moved), dtype="float64")
     given, dropped = model._training_inputs(batch, masks)
     parameters = dict(model.transformer.named_parameters())
     source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
     _, heads = model.transformer(*source, given["target"], given["target_valid"], Jitter(dropout_masks=dropped))
-    loss = training.cross_entropy(*heads.values(), given["labels"])
+    (scores,) = heads.values()
+    loss = training.cross_entropy(scores, given["labels"])
     found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-    return model_weights(checkpoint.config, dict(zip(parameters, found, strict=True)))
-
-
-def model_weights(config, tensors):
-    from triglot.impls.pytorch import weights
-
-    return weights.to_canonical(config, tensors)
+    return weights.to_canonical(checkpoint.config, dict(zip(parameters, found, strict=True)))
 
 
 def test_float32_gradients_are_within_eight_times_the_noise(framework, task):
@@ -230,20 +234,20 @@ def test_a_training_goes_on_to_the_bit(framework, make_checkpoint, tmp_path):
     resumed = triglot.train(triglot.load(tmp_path / "run.npz"), framework, steps=7)
     assert resumed.digest == straight.digest
     for part in ("first", "second"):
-        ours, theirs = getattr(resumed.training.moments, part), getattr(straight.training.moments, part)
+        ours, theirs = getattr(kept(resumed).moments, part), getattr(kept(straight).moments, part)
         for name, tensor in ours.items():
             np.testing.assert_array_equal(tensor, theirs[name], err_msg=name)
-    np.testing.assert_array_equal(resumed.training.history.loss, straight.training.history.loss)
-    np.testing.assert_array_equal(resumed.training.history.accuracy, straight.training.history.accuracy)
+    np.testing.assert_array_equal(kept(resumed).history.loss, kept(straight).history.loss)
+    np.testing.assert_array_equal(kept(resumed).history.accuracy, kept(straight).history.accuracy)
 
 
 def test_dropout_drops_and_can_be_left_out(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     losses = {
-        dropout: triglot.train(checkpoint, framework, steps=1, plan=Plan(dropout=dropout)).training.history.loss[0]
+        dropout: kept(triglot.train(checkpoint, framework, steps=1, plan=Plan(dropout=dropout))).history.loss[0]
         for dropout in (True, False)
     }
-    batch = triglot.shared.learning.Learner(impls.build(framework, checkpoint), checkpoint, Plan()).batch(0)
+    batch = Learner(impls.build(framework, checkpoint), checkpoint, Plan()).batch(0)
     expected, _ = impls.build(framework, checkpoint).loss_and_gradients(batch)
     assert losses[False] == pytest.approx(expected, rel=1e-6)
     assert losses[True] != losses[False]
@@ -260,7 +264,7 @@ def test_training_stops_when_it_is_asked_to(make_checkpoint, tmp_path):
         make_checkpoint("translation-tiny"), "torch", tmp_path / "run.npz", steps=9, on_step=on_step
     )
     assert [step for step, _, _ in seen] == [1, 2, 3]
-    assert trained.training.moments.steps == len(trained.training.history.loss) == 3
+    assert kept(trained).moments.steps == len(kept(trained).history.loss) == 3
     assert triglot.load(tmp_path / "run.npz").digest == trained.digest
 
 
@@ -378,7 +382,7 @@ def test_a_training_that_cannot_be_is_refused(change, message, make_checkpoint):
 
 def test_moments_of_another_model_are_refused(make_checkpoint):
     trained = triglot.train(make_checkpoint("translation-tiny"), "torch", steps=1)
-    moments = trained.training.moments
-    wrong = replace(trained.training, moments=Moments(1, {**moments.first, "nothing": np.zeros(1)}, moments.second))
+    moments = kept(trained).moments
+    wrong = replace(kept(trained), moments=Moments(1, {**moments.first, "nothing": np.zeros(1)}, moments.second))
     with pytest.raises(triglot.CheckpointError, match=r"unexpected training\.first_moment\.nothing"):
         Checkpoint(trained.config, trained.tensors, training=wrong)

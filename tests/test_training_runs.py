@@ -51,6 +51,7 @@ def spread(framework):
 
 
 def losses(checkpoint):
+    assert checkpoint.training is not None
     return np.asarray(checkpoint.training.history.loss, np.float64)
 
 
@@ -88,7 +89,7 @@ def test_a_training_goes_on_in_another_framework(framework, later, tmp_path):
     if later == framework:
         np.testing.assert_array_equal(losses(resumed), losses(trained(framework)))
     compare(losses(resumed), losses(trained(framework)), framework, later)
-    assert resumed.training.moments.steps == STEPS
+    assert len(losses(resumed)) == STEPS
 
 
 def test_in_the_end_the_losses_are_within_five_percent(framework, other, request):

@@ -313,9 +313,10 @@ def train(
     from triglot.shared.environment import limit_threads  # noqa: PLC0415
 
     target = _check_training_target(target, resume, model)
-    _check_target(json_file, model, resume, target)
+    _check_target(json_file, model, resume)
     if plot is not None:
         plots.check_plot(plot)
+    _check_apart(target, json_file, plot)
     checkpoint = models.resolve(model, seed or 0).checkpoint if resume is None else api.load(resume)
     given = {
         "rate": rate,
@@ -468,6 +469,16 @@ def _finishing_the_step() -> Iterator[list[bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _check_apart(*targets: Path | None) -> None:
+    """Refuse targets of which one would replace the other."""
+    seen: set[str] = set()
+    for path in targets:
+        if path is not None:
+            if os.path.realpath(path) in seen:
+                raise OutputError(f"{path} is to be written twice; choose another file for one of the two")
+            seen.add(os.path.realpath(path))
 
 
 def _check_target(path: Path | None, *sources: str | Path | None) -> None:
