@@ -34,7 +34,7 @@ fuzz: $(READY)
 	$(BIN)/python tests/fuzzing.py everything --count 1000000
 
 audit: $(READY)
-	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/test_planted_bugs.py tests/test_false_alarms.py
+	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/test_planted_bugs.py tests/test_false_alarms.py tests/test_awkward_models.py
 
 articles: $(READY)
 	$(BIN)/pytest --paper-sizes tests/test_article_outputs.py

@@ -53,7 +53,14 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+def pytest_generate_tests(metafunc):
+    if "model" in metafunc.fixturenames:
+        steps = metafunc.function is test_every_step_passes_every_check
+        few = steps and metafunc.config.getoption("--seeds") == 1
+        metafunc.parametrize("model", ["all at once"] if few else list(MODELS), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def model(request, tmp_path_factory):
     """A model of transformers, and the same ported from the files that it saved."""
     import torch
@@ -138,6 +145,7 @@ def test_every_framework_is_within_the_noise(framework, model, batch, expectatio
 
 
 def test_every_step_passes_every_check(framework, model):
+    """``make audit`` tries all of the models."""
     _, ported = model
     report = triglot.check(ported, [framework], isolate=False)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
