@@ -33,8 +33,9 @@ def cores() -> int:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Let the frameworks that are imported from now on use so many threads; None: one for each core."""
-    os.environ.update(thread_settings(threads or cores()))
+    """Let the frameworks that are imported from now on use so many threads; None: OMP_NUM_THREADS, or one per core."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    os.environ.update(thread_settings(threads or (int(asked) if asked.isdigit() and int(asked) else cores())))
 
 
 def thread_settings(threads: int) -> dict[str, str]:

@@ -16,6 +16,8 @@ from .config import ModelConfig
 from .dtypes import LARGEST_BFLOAT16
 from .errors import InputError, TrainingError
 
+_HIDING = -1000.0  # its exponential is zero in every format, beside scores of any size that a trained model has
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -158,6 +160,11 @@ def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = N
     missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
     if missing:
         raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
+    if config.masking_value is not None and config.masking_value > _HIDING:
+        raise InputError(
+            f"to generate, a masking_value of {config.masking_value} does not hide the tokens that are not there yet; "
+            f"expected {_HIDING} or less"
+        )
     length = config.target_max_length if max_length is None else max_length
     if type(length) is not int or not 1 <= length <= config.target_max_length:
         raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")

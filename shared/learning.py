@@ -4,6 +4,7 @@ Step k of a seed sees the same samples and drops out the same numbers, whatever 
 the training was stopped before: so it goes on exactly where it was, in the same framework or in another one.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -53,7 +54,11 @@ class Learner:
         return len(self.losses)
 
     def learn(self, until: int, on_step: OnStep | None = None) -> None:
-        """Make steps up to number ``until``; ``on_step`` is called after each and says whether to go on."""
+        """Make steps up to number ``until``; ``on_step`` is called after each and says whether to go on.
+
+        Raises:
+            TrainingError: a loss is not finite; the weights are not to be kept then.
+        """
         while self.steps < until:
             rate = self.plan.rate_at(self.steps)
             batch = self.batch(self.steps)
@@ -62,6 +67,11 @@ class Learner:
                 generator = np.random.default_rng([self.plan.seed, 1, self.steps])
                 masks = draw_dropout_masks(self.model.config, batch, generator)
             outcome = self.model.training_step(batch, masks)
+            if not math.isfinite(outcome.loss):
+                raise TrainingError(
+                    f"the loss of step {self.steps + 1} is {outcome.loss}; lower the rate, and go on from the last "
+                    "checkpoint, or begin anew"
+                )
             self.losses.append(outcome.loss)
             self.accuracies.append(outcome.right / outcome.counted)
             if on_step is not None and not on_step(self.steps, rate, outcome):

@@ -67,7 +67,11 @@ class Plan:
 
     def rate_at(self, step: int) -> float:
         """The rate of step number ``step``, counted from 0."""
-        return self.rate * self.decay ** (step // self.decay_steps)
+        return self.rate * self.share_at(step)
+
+    def share_at(self, step: int) -> float:
+        """What is left of the first rate at step number ``step``, counted from 0."""
+        return self.decay ** (step // self.decay_steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -5,10 +5,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from . import schema
 from .arrays import Array
+from .config import ModelConfig
 from .errors import TrainingError
+from .inputs import check_trainable
 from .schema import Parameter
 from .training import History, Moments, Plan, Training
+
+DTYPES = ("float32", "float64")  # what a training runs in, and is kept in
 
 PREFIX = "training."
 FIRST, SECOND = f"{PREFIX}first_moment.", f"{PREFIX}second_moment."
@@ -58,8 +63,26 @@ def problems(parameters: Mapping[str, Parameter], steps: object, kept: Mapping[s
             yield f"{name} is a {type(array).__name__}, expected a NumPy array"
         elif array.shape != expected[name]:
             yield f"{name} has shape {array.shape}, expected {expected[name]}"
-        elif array.dtype.name not in ("float32", "float64"):
-            yield f"{name} has dtype {array.dtype}, expected float32 or float64"
+        elif array.dtype.name not in DTYPES:
+            yield f"{name} has dtype {array.dtype}, expected {' or '.join(DTYPES)}"
+
+
+def check_beginning(config: ModelConfig, dtype: str, moments: Moments | None) -> None:
+    """Refuse a training that cannot begin, or go on.
+
+    Raises:
+        TrainingError: the model has no loss, ``dtype`` is too coarse for Adam's small steps, or ``moments`` are those
+            of another model.
+    """
+    check_trainable(config)
+    if dtype not in DTYPES:
+        raise TrainingError(f"dtype of a training is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    if moments is None:
+        return
+    history = np.zeros(moments.steps, np.float32)
+    kept = arrays(Training(Plan(), moments, History(history, history)))
+    if wrong := sorted(problems(schema.parameters(config), moments.steps, kept)):
+        raise TrainingError(f"the moments do not match the model: {'; '.join(wrong)}; give those of this model")
 
 
 class Part(Mapping[str, Array]):

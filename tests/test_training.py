@@ -198,6 +198,76 @@ def test_a_step_is_adams(framework, make_checkpoint):
     np.testing.assert_allclose(moments.second[name], second[name], rtol=0, atol=1e-6 * second[name].max())
 
 
+@pytest.mark.parametrize("decay_steps", [41, 55, 97])
+def test_the_rate_falls_at_its_step(framework, decay_steps, make_checkpoint):
+    """Not one step later: a quotient that a compiler rounds down would have it so at these."""
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    weights, name = dict(checkpoint.tensors), "heads.logits.weight"
+    ones = {key: np.ones_like(tensor) for key, tensor in weights.items()}
+    lengths = []
+    for steps in (decay_steps - 1, decay_steps):
+        model = impls.build(framework, checkpoint)
+        plan = Plan(rate=0.01, decay=0.01, samples_per_epoch=decay_steps, batch_size=1, epochs_per_decay=1)
+        model.begin_training(plan, Moments(steps, ones, ones))
+        model.training_step(batch)
+        lengths.append(np.abs(model.weights()[name] - weights[name]).max())
+    assert lengths[1] < 0.05 * lengths[0]
+
+
+def test_a_model_can_be_trained_twice(framework, make_checkpoint):
+    """Anew, and from moments: each time as a model that has not been trained before."""
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    model = impls.build(framework, checkpoint)
+    model.begin_training(Plan())
+    model.training_step(batch)
+    kept_weights, kept_moments = model.weights(), model.moments()
+    assert all(np.abs(kept_moments.first[name]).max() for name in kept_moments.first if not name.endswith("key.bias"))
+    for moments in (None, kept_moments):
+        fresh = impls.build(framework, Checkpoint(checkpoint.config, kept_weights))
+        again = impls.build(framework, checkpoint)
+        again.begin_training(Plan())
+        again.training_step(batch)
+        for each in (fresh, again):
+            each.begin_training(Plan(), moments)
+            each.training_step(batch)
+        for name, tensor in fresh.weights().items():
+            np.testing.assert_array_equal(again.weights()[name], tensor, err_msg=name)
+            np.testing.assert_array_equal(again.moments().first[name], fresh.moments().first[name], err_msg=name)
+
+
+def test_moments_masks_and_formats_that_do_not_fit_are_refused(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(0))
+    model = impls.build(framework, checkpoint)
+    wrong = {name: np.zeros(3, np.float32) for name in checkpoint.tensors}
+    with pytest.raises(TrainingError, match=r"the moments do not match the model: training\.first_moment.*has shape"):
+        model.begin_training(Plan(), Moments(1, wrong, wrong))
+    first = next(iter(masks))
+    for changed, message in (
+        ({"nonsense": np.zeros(1)}, "dropout_masks: .* is missing"),
+        ({**masks, "zz": np.zeros(1)}, "dropout_masks: zz is unknown; give a mask for each of"),
+        ({**masks, first: masks[first][:1]}, r"dropout_masks: .* is float32 \(1, .*; expected finite numbers \(4, "),
+        ({**masks, first: masks[first] * np.nan}, "expected finite numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.loss_and_gradients(batch, changed)
+    if framework != "paddle":  # which has no bfloat16 on a CPU
+        with pytest.raises(TrainingError, match=r"dtype of a training is 'bfloat16'; expected one of float32, float64"):
+            impls.build(framework, checkpoint, dtype="bfloat16").begin_training(Plan())
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_before_it_is_kept(framework, make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint("translation-tiny")
+    name = "heads.logits.weight"
+    huge = {**checkpoint.tensors, name: np.full_like(checkpoint.tensors[name], 3e38)}
+    with pytest.raises(TrainingError, match=r"the loss of step 1 is (inf|nan); lower the rate"):
+        triglot.train(Checkpoint(checkpoint.config, huge), framework, tmp_path / "run.npz", steps=2)
+    assert not (tmp_path / "run.npz").exists()
+
+
 def test_what_a_step_reports_is_what_it_saw_before(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     batch = labelled_batch(checkpoint.config)
@@ -222,13 +292,15 @@ def test_training_leaves_the_checkpoint_as_it_is(framework, make_checkpoint):
     assert checkpoint.digest == before
 
 
-def test_a_training_goes_on_to_the_bit(framework, make_checkpoint, tmp_path):
-    """Through a file, in the middle of an epoch and beyond a fall of the rate."""
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_training_goes_on_to_the_bit(framework, dtype, make_checkpoint, tmp_path):
+    """Through a file, in the middle of an epoch and beyond falls of the rate, by a factor that no binary has."""
     checkpoint = make_checkpoint("translation-tiny")
-    plan = Plan(samples_per_epoch=16, batch_size=8, epochs_per_decay=2, seed=4)
-    straight = triglot.train(checkpoint, framework, steps=7, plan=plan)
-    triglot.train(checkpoint, framework, tmp_path / "run.npz", steps=3, plan=plan)
-    resumed = triglot.train(triglot.load(tmp_path / "run.npz"), framework, steps=7)
+    plan = Plan(samples_per_epoch=16, batch_size=8, epochs_per_decay=1, decay=0.7, seed=4)
+    straight = triglot.train(checkpoint, framework, steps=11, plan=plan, dtype=dtype)
+    triglot.train(checkpoint, framework, tmp_path / "run.npz", steps=9, plan=plan, dtype=dtype)
+    resumed = triglot.train(triglot.load(tmp_path / "run.npz"), framework, steps=11)
+    assert {tensor.dtype.name for tensor in resumed.tensors.values()} == {dtype}
     assert resumed.digest == straight.digest
     for part in ("first", "second"):
         ours, theirs = getattr(kept(resumed).moments, part), getattr(kept(straight).moments, part)
@@ -365,11 +437,12 @@ def test_the_gradients_of_the_reference_are_those_of_torch(make_checkpoint):
     [
         ({"steps": 0}, "steps is 0; expected a whole number, 1 or more"),
         ({"save_every": 0}, "save_every is 0"),
-        ({"dtype": "bfloat16"}, "dtype of a training is 'bfloat16'; expected one of float32, float64"),
+        ({"dtype": "bfloat16"}, "dtype of the training is float32, not bfloat16"),
         ({"steps": 2}, "the training has made 2 steps; ask for more than that"),
+        ({"dtype": "float64"}, "dtype of the training is float32, not float64; leave it, or begin anew"),
         ({"plan": Plan(rate=0.5)}, "has rate 0.002, not 0.5; leave the plan as it is, or begin anew"),
     ],
-    ids=["steps", "save_every", "dtype", "already there", "another plan"],
+    ids=["steps", "save_every", "dtype", "already there", "another dtype", "another plan"],
 )
 def test_a_training_that_cannot_be_is_refused(change, message, make_checkpoint):
     checkpoint = triglot.train(make_checkpoint("translation-tiny"), "torch", steps=2)

@@ -261,7 +261,12 @@ RateOption = Annotated[
 
 @app.command()
 def train(
-    model: ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A recipe, or a checkpoint to begin with; with --resume, the recipe that it is of."
+        ),
+    ],
     framework: Annotated[
         Framework | None, typer.Option(help="Train in this one. Default: the first installed.")
     ] = None,
@@ -298,7 +303,10 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of weights, samples and dropout. Default: 0.", show_default=False)
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="The number format to train in.")] = Dtype.float32,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(help="The number format to train in. Default: float32, or that of --resume.", show_default=False),
+    ] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one per core.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the curves: a .png, .svg or .pdf.")] = None,
@@ -341,13 +349,13 @@ def train(
             plan=plan,
             save_every=save_every,
             device=device.value,
-            dtype=dtype.value,
+            dtype=dtype.value if dtype else None,
             on_step=lambda *step: (on_step is None or on_step(*step)) and not interrupted,
         )
     assert trained.training is not None
     if plot is not None:
         plots.draw_training(trained.training, plot, f"{model}, trained in {name}")
-    if interrupted:
+    if interrupted and trained.training.moments.steps < steps:
         done = trained.training.moments.steps
         print(f"triglot: {target} has {done} steps; go on with --resume {target}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(INTERRUPTED)

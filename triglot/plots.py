@@ -11,6 +11,7 @@ from triglot.shared.errors import OutputError
 from triglot.shared.training import Training
 
 FORMATS = ("png", "svg", "pdf")
+MOST_FALLS = 20  # of the rate, that can be marked and still be read
 WINDOW = 50  # steps over which the dark line is averaged
 
 
@@ -38,7 +39,6 @@ def draw_training(training: Training, path: Path, title: str) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogFormatter  # noqa: PLC0415
 
-    mpl.rcParams["svg.hashsalt"] = "triglot"  # the same curves give the same bytes
     figure = Figure(figsize=(9, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     steps = np.arange(1, training.moments.steps + 1)
@@ -52,12 +52,14 @@ def draw_training(training: Training, path: Path, title: str) -> None:
     lower.set_ylabel("tokens foreseen (%)")
     lower.set_xlabel("step")
     lower.set_ylim(0, 101)
-    for step in range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps):
+    falls = range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps)
+    for step in falls if len(falls) <= MOST_FALLS else ():
         for axes in (upper, lower):
             axes.axvline(step, color="0.8", linewidth=1, zorder=0)
         upper.annotate(f"rate {training.plan.rate_at(step):g}", (step, 1), xycoords=("data", "axes fraction"),
                        xytext=(3, -12), textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip
-    with files.writing(path) as file:
+    # The same curves give the same bytes.
+    with mpl.rc_context({"svg.hashsalt": "triglot"}), files.writing(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=_metadata(path))
 
 

@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from triglot import api, arguments, impls
+from triglot import api, arguments, impls, models
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TaskError, TrainingError
 from triglot.shared.learning import Learner, judge
-from triglot.shared.training import Outcome, Plan
+from triglot.shared.training import Outcome, Plan, Training
 from triglot.shared.translation import Score, TranslationTask, translate, write
 
 STEPS = 20_000
 SAVE_EVERY = 1_000
-DTYPES = ("float32", "float64")  # Adam's small steps are lost in fewer bits
 
 OnStep = Callable[[int, float, Outcome], bool]
 
@@ -30,20 +29,20 @@ def train(
     plan: Plan | None = None,
     save_every: int = SAVE_EVERY,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | None = None,
     on_step: OnStep | None = None,
 ) -> Checkpoint:
     """Train ``checkpoint`` on the toy translation of article 000, up to step number ``steps``.
 
-    One that was trained before goes on exactly where it stopped, in any framework, with the plan that it has; ``plan``
-    None: that one, or the default. Every ``save_every`` steps, and at the end, what is there is written to ``target``,
-    all of it or nothing. ``on_step`` is called after each step with the number of steps made, the rate and what the
-    step saw; training stops when it returns False.
+    One that was trained before goes on exactly where it stopped, in any framework, with the plan and the dtype that it
+    has; ``plan`` and ``dtype`` None: those, or the defaults, float32 among them. Every ``save_every`` steps, and at the
+    end, what is there is written to ``target``, all of it or nothing. ``on_step`` is called after each step with the
+    number of steps made, the rate and what the step saw; training stops when it returns False.
 
     Raises:
         TaskError: the model cannot learn this task.
-        TrainingError: it is beyond ``steps`` already, the plan is not the one that it was trained with, or the dtype
-            is no format to train in.
+        TrainingError: it is beyond ``steps`` already, plan or dtype are not those that it was trained with, the dtype
+            is no format to train in, or a loss is not finite: the last file written stays as it is.
         FrameworkError: the framework is not installed, is the reference, or does not know the device.
         OutputError: ``target`` cannot be written.
     """
@@ -52,13 +51,15 @@ def train(
     arguments.whole_number("save_every", save_every, 1)
     if target is not None:
         arguments.path("target", target)
-    if dtype not in DTYPES:
-        raise TrainingError(f"dtype of a training is {dtype!r}; expected one of {', '.join(DTYPES)}")
     TranslationTask.for_model(checkpoint.config)  # before a framework is loaded
     begun = checkpoint.training
     if begun is not None and begun.moments.steps >= steps:
         raise TrainingError(f"the training has made {begun.moments.steps} steps; ask for more than that")
     plan = plan or (begun.plan if begun else Plan())
+    kept_in = _format(begun) if begun else "float32"
+    dtype = dtype or kept_in
+    if begun is not None and dtype != kept_in:
+        raise TrainingError(f"dtype of the training is {kept_in}, not {dtype}; leave it, or begin anew")
     learner = Learner(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
     goes_on = True
 
@@ -74,19 +75,23 @@ def train(
     return learner.checkpoint()
 
 
+def _format(training: Training) -> str:
+    return next(iter(training.moments.first.values())).dtype.name
+
+
 def plan_for(checkpoint: Checkpoint, model: str, resume: Path | None, given: Mapping[str, Any]) -> Plan:
     """The plan that the options ask for: of a training that goes on its own, which they may repeat, not change.
 
     Raises:
         TrainingError: they ask for another plan, or for another model than that of the checkpoint to go on with.
     """
-    if resume is None:
-        return Plan(**given) if given or checkpoint.training is None else checkpoint.training.plan
-    if checkpoint.training is None:
-        raise TrainingError(f"{resume} keeps no training to go on with; give it as MODEL, without --resume")
-    if model in api.recipes() and api.recipes()[model] != checkpoint.config:
-        raise TrainingError(f"{resume} is no {model}; name the recipe that it was trained from")
-    return Plan(**{**checkpoint.training.plan.to_dict(), **given})
+    if resume is not None:
+        if checkpoint.training is None:
+            raise TrainingError(f"{resume} keeps no training to go on with; give it as MODEL, without --resume")
+        if models.resolve(model).checkpoint.config != checkpoint.config:
+            raise TrainingError(f"{resume} is no {model}; name the recipe that it was trained from")
+    kept = checkpoint.training.plan.to_dict() if checkpoint.training else {}
+    return Plan(**{**kept, **given})
 
 
 def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int = 256) -> Score:

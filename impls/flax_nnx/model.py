@@ -11,10 +11,12 @@ from jax import numpy as jnp
 
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
+from ...shared.dropouts import check_dropout_masks
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
 from ...shared.training import Moments, Outcome, Plan
+from ...shared.training_members import check_beginning
 from . import masks, training, weights
 from .generation import Generator
 from .transformer import Transformer
@@ -35,6 +37,7 @@ class Model:
             raise FrameworkError(f"JAX: no {device} device was found; choose device 'cpu'") from error
         self.config = checkpoint.config
         self.trainer: training.Trainer | None = None
+        self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
         with self._arithmetic():
             # Shapes only, allocate nothing: the checkpoint brings the memory.
@@ -107,7 +110,7 @@ class Model:
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
         """See ``shared.protocol.Model.begin_training``."""
-        inputs.check_trainable(self.config)
+        check_beginning(self.config, self.dtype_name, moments)
         with self._arithmetic():
             self.trainer = training.Trainer(self.transformer, plan, moments)
 
@@ -160,7 +163,8 @@ class Model:
     def _training_inputs(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+        masks = check_dropout_masks(self.config, batch, dropout_masks or {})
+        return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return {name: self._tensor(array) for name, array in arrays.items()}

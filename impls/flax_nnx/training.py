@@ -5,7 +5,7 @@ Shapes: B batch, T target length, V target vocabulary.
 
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import cast
+from typing import Any, cast
 
 import jax
 import optax
@@ -65,7 +65,10 @@ def gradients(
 
 @cache
 def _optimizer(plan: Plan) -> optax.GradientTransformation:
-    schedule = optax.exponential_decay(plan.rate, plan.decay_steps, plan.decay, staircase=True)
+    # Not exponential_decay: compiled, its quotient lands below a whole number, and the rate falls a step late.
+    def schedule(count: Any) -> Any:
+        return plan.rate * plan.decay ** (count // plan.decay_steps)
+
     return optax.adam(schedule, *BETAS, EPSILON)
 
 

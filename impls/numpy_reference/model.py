@@ -7,6 +7,7 @@ import numpy as np
 
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
+from ...shared.dropouts import check_dropout_masks
 from ...shared.errors import FrameworkError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -126,7 +127,8 @@ class Model:
     def _training_inputs(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+        masks = check_dropout_masks(self.config, batch, dropout_masks or {})
+        return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: self._tensor(array) for name, array in arrays.items()}

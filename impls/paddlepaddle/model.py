@@ -8,10 +8,12 @@ import paddle
 
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
+from ...shared.dropouts import check_dropout_masks
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
 from ...shared.training import Moments, Outcome, Plan
+from ...shared.training_members import check_beginning
 from . import masks, training, weights
 from .generation import Generator
 from .transformer import Transformer
@@ -36,6 +38,7 @@ class Model:
         self.config = checkpoint.config
         self.trainer: training.Trainer | None = None
         self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")
+        self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
@@ -103,7 +106,7 @@ class Model:
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
         """See ``shared.protocol.Model.begin_training``."""
-        inputs.check_trainable(self.config)
+        check_beginning(self.config, self.dtype_name, moments)
         self.trainer = training.Trainer(self.transformer, plan, moments)
 
     def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
@@ -154,7 +157,8 @@ class Model:
     def _training_inputs(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
     ) -> tuple[dict[str, paddle.Tensor], dict[str, paddle.Tensor]]:
-        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+        masks = check_dropout_masks(self.config, batch, dropout_masks or {})
+        return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, paddle.Tensor]:
         return {name: self._tensor(array) for name, array in arrays.items()}

@@ -25,7 +25,8 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     counted = labels >= 0
     places = paddle.where(counted, labels, paddle.zeros_like(labels))[:, :, None]
     chosen = paddle.take_along_axis(log_softmax(scores), places, axis=-1)
-    return -(chosen[:, :, 0] * counted.astype(scores.dtype)).sum() / counted.sum().astype(scores.dtype)
+    chosen = paddle.where(counted, chosen[:, :, 0], paddle.zeros([], scores.dtype))
+    return -chosen.sum() / counted.sum().astype(scores.dtype)
 
 
 def loss(
@@ -45,7 +46,7 @@ def gradients(
     """The loss of a batch, and its gradients by the name of the parameter."""
     parameters = dict(transformer.named_parameters())
     value, _ = loss(transformer, given, dropout_masks)
-    found = paddle.grad(value, list(parameters.values()), allow_unused=True)
+    found = paddle.grad(value, list(parameters.values()))
     return value, dict(zip(parameters, found, strict=True))
 
 
@@ -57,7 +58,7 @@ class Trainer:
 
     def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
         self.transformer = transformer
-        self.schedule = paddle.optimizer.lr.StepDecay(plan.rate, plan.decay_steps, plan.decay)
+        self.schedule = paddle.optimizer.lr.LambdaDecay(plan.rate, plan.share_at)
         self.optimizer = paddle.optimizer.Adam(self.schedule, *BETAS, EPSILON, parameters=transformer.parameters())
         self.steps = 0
         if moments is not None:
@@ -68,7 +69,9 @@ class Trainer:
         value, right = loss(self.transformer, given, dropout_masks)
         self.optimizer.clear_grad()
         value.backward()
-        self.optimizer.step()
+        # Paddle numbers what it keeps of a parameter by process: in a guard of its own, each name is the first.
+        with paddle.utils.unique_name.guard():
+            self.optimizer.step()
         self.schedule.step()
         self.steps += 1
         return Outcome(float(value), int(right), int((given["labels"] >= 0).sum()))
@@ -78,8 +81,9 @@ class Trainer:
         config, named = self.transformer.config, dict(self.transformer.named_parameters())
         found = []
         for key in ("moment1", "moment2"):
-            state = self.optimizer.state_dict()
-            kept = {n: state.get(f"{tensor.name}_{key}_0", paddle.zeros_like(tensor)) for n, tensor in named.items()}
+            state = self.optimizer.state_dict() if self.steps else {}
+            nothing = {f"{tensor.name}_{key}_0": paddle.zeros_like(tensor) for tensor in named.values()}
+            kept = {name: (state or nothing)[f"{tensor.name}_{key}_0"] for name, tensor in named.items()}
             found.append(weights.to_canonical(config, kept))
         return Moments(self.steps, *found)
 
@@ -88,12 +92,15 @@ class Trainer:
         dtype = next(iter(named.values())).dtype
         first = weights.to_native(config, moments.first, dtype)
         second = weights.to_native(config, moments.second, dtype)
-        state: dict[str, Any] = {"LR_Scheduler": {"last_epoch": moments.steps, "last_lr": plan.rate_at(moments.steps)}}
+        state: dict[str, Any] = {}
         for name, parameter in named.items():
             state |= {f"{parameter.name}_moment1_0": first[name], f"{parameter.name}_moment2_0": second[name]}
             for place, beta in enumerate(BETAS, start=1):
-                # What Paddle multiplies up, in float32, from step to step.
-                power = np.multiply.accumulate(np.full(moments.steps + 1, beta, np.float32))[-1:]
+                # What Paddle multiplies up from step to step.
+                powers = np.full(moments.steps + 1, beta, weights.paddle2np(parameter).dtype)
+                power = np.multiply.accumulate(powers)[-1:]
                 state[f"{parameter.name}_beta{place}_pow_acc_0"] = paddle.to_tensor(power)
+        rate = {"last_epoch": moments.steps, "last_lr": plan.rate_at(moments.steps)}
+        state["LR_Scheduler"] = rate
         self.optimizer.set_state_dict(state)
         self.steps = moments.steps

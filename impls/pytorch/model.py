@@ -8,10 +8,12 @@ import torch
 
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
+from ...shared.dropouts import check_dropout_masks
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
 from ...shared.training import Moments, Outcome, Plan
+from ...shared.training_members import check_beginning
 from . import masks, training, weights
 from .generation import Generator
 from .transformer import Transformer
@@ -31,6 +33,7 @@ class Model:
         self.config = checkpoint.config
         self.trainer: training.Trainer | None = None
         self.device = device
+        self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
         with torch.device("meta"):  # allocate nothing: the checkpoint brings the memory
             self.transformer = Transformer(checkpoint.config)
@@ -99,7 +102,7 @@ class Model:
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
         """See ``shared.protocol.Model.begin_training``."""
-        inputs.check_trainable(self.config)
+        check_beginning(self.config, self.dtype_name, moments)
         self.trainer = training.Trainer(self.transformer, plan, moments)
 
     def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
@@ -150,7 +153,8 @@ class Model:
     def _training_inputs(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        return self._tensors(batch.arrays()), self._tensors(dropout_masks or {})
+        masks = check_dropout_masks(self.config, batch, dropout_masks or {})
+        return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         return {name: self._tensor(array) for name, array in arrays.items()}

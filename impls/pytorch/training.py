@@ -60,7 +60,8 @@ class Trainer:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)  # it shared the checkpoint's
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.Adam(transformer.parameters(), lr=plan.rate, betas=BETAS, eps=EPSILON)
-        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, plan.decay_steps, plan.decay)
+        # StepLR would multiply the rate up, and after a resumption be another number in its last digit.
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, plan.share_at)
         self.steps = 0
         if moments is not None:
             self._resume(plan, moments)

@@ -19,7 +19,11 @@ def read(path: Path) -> dict[str, Array]:
     Raises:
         PortingError: the file is damaged, holds anything else than arrays of numbers, or a pickle.
     """
-    return {name.removesuffix(".npy"): _array(path, name, content) for name, content in zip_file.read(path).items()}
+    members = zip_file.read(path)
+    for name in members:
+        if not name.endswith(".npy"):
+            raise PortingError(f"cannot read {path}: {name} is no array; save the state dict with numpy.savez")
+    return {name.removesuffix(".npy"): _array(path, name, content) for name, content in members.items()}
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:

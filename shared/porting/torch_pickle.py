@@ -21,6 +21,7 @@ from ..dtypes import BFLOAT16
 LONGEST = 1 << 23
 _MOST_INSTRUCTIONS = 1 << 20
 _LONGEST_QUOTE = 80
+_MOST_AXES = 64  # as NumPy
 
 SAVE_ALONE = "save the state dict alone: torch.save(model.state_dict(), path)"
 _DAMAGED = "its pickle is damaged; restore the file, or save it again"
@@ -243,7 +244,9 @@ def _is_size(value: Any) -> bool:
 
 
 def _are_sizes(values: Any) -> bool:
-    return type(values) is tuple and all(_is_size(value) for value in cast("tuple[Any, ...]", values))
+    if type(values) is not tuple or len(cast("tuple[Any, ...]", values)) > _MOST_AXES:
+        return False  # before they are looked at: one long tuple may be named a hundred thousand times
+    return all(_is_size(value) for value in cast("tuple[Any, ...]", values))
 
 
 def _kind(value: object) -> str:
