@@ -30,7 +30,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--paper-sizes", action="store_true", help="run the articles' code at the sizes of the recipes too"
     )
-    parser.addoption("--training-steps", default=50, type=int, help="how many steps each framework is trained for")
+    parser.addoption("--training-steps", default=20, type=int, help="how many steps each framework is trained for")
     parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
 
 

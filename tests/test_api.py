@@ -103,7 +103,7 @@ def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_
     ("recipe", "dtype"), [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("annotated-tiny", "float32")]
 )
 def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint):
-    """Five sets of weights and inputs; a transposed view in torch's float64 once failed one of thirty."""
-    for seed in range(5 if recipe in ("bert-base-tiny", "dygraph-tiny") else 1):
+    """Two sets of weights and inputs; ``make audit`` has many more."""
+    for seed in range(2):
         report = triglot.check(make_checkpoint(recipe, seed), [framework], isolate=False, dtype=dtype, seed=seed)
         assert report.verdict == "pass", (seed, report.first_divergence)

@@ -2,7 +2,8 @@
 
 Two trainings never agree to the last bit, and each step carries what came before it further apart; where a ReLU is
 within a rounding of its kink, all at once. How far is decided by the model and the data, so it is measured: the same
-framework from starting weights that are off by one ulp of float32. ``make training`` runs 300 steps, CI 50.
+framework from starting weights that are off by one ulp of float32. ``make training`` compares 50 steps, and what
+300 come to; CI is content with 20.
 """
 
 from functools import cache
@@ -14,7 +15,6 @@ import triglot
 from triglot import impls
 from triglot.shared.checkpoint import Checkpoint
 
-STEPS = 50
 PERTURBED = 4  # runs from weights off by an ulp; their largest distance is the measure
 FACTOR = 8  # as for every other noise that few runs measure, see shared/parity/budgets.py
 PLAN = triglot.Plan(dropout=False)
@@ -37,16 +37,22 @@ def start(seed=None):
     return Checkpoint(checkpoint.config, tensors)
 
 
+@pytest.fixture
+def steps(pytestconfig):
+    """How many steps are compared one by one."""
+    return min(50, pytestconfig.getoption("--training-steps"))
+
+
 @cache
-def trained(framework, steps=STEPS, seed=None):
+def trained(framework, steps, seed=None):
     return triglot.train(start(seed), framework, steps=steps, plan=PLAN)
 
 
 @cache
-def spread(framework):
+def spread(framework, steps):
     """For each step, the largest distance so far of the losses from an ulp away."""
-    straight = losses(trained(framework))
-    distances = [np.abs(losses(trained(framework, seed=seed)) - straight) for seed in range(PERTURBED)]
+    straight = losses(trained(framework, steps))
+    distances = [np.abs(losses(trained(framework, steps, seed)) - straight) for seed in range(PERTURBED)]
     return np.maximum.accumulate(np.max(distances, axis=0))
 
 
@@ -58,7 +64,7 @@ def losses(checkpoint):
 def compare(found, expected, *frameworks):
     """Step by step within ``FACTOR`` times the larger spread of the frameworks that had a part in it."""
     # A loss of about 4 is rounded to float32 by itself: half an ulp of it, in both of them.
-    allowed = FACTOR * np.max([spread(name) for name in frameworks], axis=0)[: len(found)] + 4 * 2.0**-23
+    allowed = FACTOR * np.max([spread(name, len(found)) for name in frameworks], axis=0) + 4 * 2.0**-23
     distance = np.abs(found - expected)
     late = np.flatnonzero(distance > allowed)
     assert not late.size, f"step {late[0] + 1}: {distance[late[0]]:.2g} apart, allowed {allowed[late[0]]:.2g}"
@@ -70,37 +76,39 @@ def other(framework):
     return next(name for name in impls.FRAMEWORKS if name != framework)
 
 
-def test_the_losses_agree_step_by_step(framework, other):
-    compare(losses(trained(framework)), losses(trained(other)), framework, other)
+def test_the_losses_agree_step_by_step(framework, other, steps):
+    compare(losses(trained(framework, steps)), losses(trained(other, steps)), framework, other)
 
 
-def test_a_wrong_rate_is_noticed(framework):
-    """The guard itself: a rate that is off by a twentieth."""
-    wrong = triglot.train(start(), framework, steps=STEPS, plan=triglot.Plan(dropout=False, rate=2e-3 * 1.05))
+def test_a_wrong_rate_is_noticed(steps):
+    """The guard itself: a rate that is off by a twentieth, under the allowance of the framework with the largest."""
+    wrong = triglot.train(start(), "jax", steps=steps, plan=triglot.Plan(dropout=False, rate=2e-3 * 1.05))
     with pytest.raises(AssertionError, match=r"^step \d+: .* apart, allowed"):
-        compare(losses(wrong), losses(trained(framework)), framework)
+        compare(losses(wrong), losses(trained("jax", steps)), "jax")
 
 
 @pytest.mark.parametrize("later", impls.FRAMEWORKS)
-def test_a_training_goes_on_in_another_framework(framework, later, tmp_path):
+def test_a_training_goes_on_in_another_framework(framework, later, steps, tmp_path):
     """For all ordered pairs, through a file; with itself as the later one, it is to the bit."""
-    triglot.save(trained(framework, STEPS // 2), tmp_path / "run.npz")
-    resumed = triglot.train(triglot.load(tmp_path / "run.npz"), later, steps=STEPS)
+    triglot.save(trained(framework, steps // 2), tmp_path / "run.npz")
+    resumed = triglot.train(triglot.load(tmp_path / "run.npz"), later, steps=steps)
     if later == framework:
-        np.testing.assert_array_equal(losses(resumed), losses(trained(framework)))
-    compare(losses(resumed), losses(trained(framework)), framework, later)
-    assert len(losses(resumed)) == STEPS
+        np.testing.assert_array_equal(losses(resumed), losses(trained(framework, steps)))
+    compare(losses(resumed), losses(trained(framework, steps)), framework, later)
+    assert len(losses(resumed)) == steps
 
 
-def test_in_the_end_the_losses_are_within_five_percent(framework, other, request):
-    steps = request.config.getoption("--training-steps")
+def test_in_the_end_the_losses_are_within_five_percent(framework, other, pytestconfig):
+    steps = pytestconfig.getoption("--training-steps")
     ours, theirs = (losses(trained(name, steps)) for name in (framework, other))
-    assert ours[-20:].mean() < 0.95 * ours[:5].mean(), "it has learnt something"
-    assert ours[-20:].mean() == pytest.approx(theirs[-20:].mean(), rel=0.05)
+    assert ours[-5:].mean() < 0.97 * ours[:5].mean(), "it has learnt something"
+    assert ours[-5:].mean() == pytest.approx(theirs[-5:].mean(), rel=0.05)
 
 
-def test_dropout_drops_the_same_numbers_everywhere(framework, other):
+def test_dropout_drops_the_same_numbers_everywhere(framework, other, steps):
     """With dropout on, by the masks that NumPy draws."""
-    ours, theirs = (losses(triglot.train(start(), name, steps=10, plan=triglot.Plan())) for name in (framework, other))
+    ours, theirs = (
+        losses(triglot.train(start(), name, steps=steps, plan=triglot.Plan())) for name in (framework, other)
+    )
     compare(ours, theirs, framework, other)
-    assert (np.abs(ours - losses(trained(framework))[:10]) > 1e-4).all(), "dropout does something"
+    assert (np.abs(ours - losses(trained(framework, steps))) > 1e-4).all(), "dropout does something"

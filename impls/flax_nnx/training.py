@@ -4,8 +4,8 @@ Shapes: B batch, T target length, V target vocabulary.
 """
 
 from collections.abc import Mapping
-from functools import cache, partial
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 import jax
 import optax
@@ -63,26 +63,21 @@ def gradients(
     return value, weights.by_name(transformer.config, found)
 
 
-@cache
-def _optimizer(plan: Plan) -> optax.GradientTransformation:
-    # Not exponential_decay: compiled, its quotient lands below a whole number, and the rate falls a step late.
-    def schedule(count: Any) -> Any:
-        return plan.rate * plan.decay ** (count // plan.decay_steps)
-
-    return optax.adam(schedule, *BETAS, EPSILON)
+def _optimizer(rate: float | Array) -> optax.GradientTransformation:
+    return optax.adam(rate, *BETAS, EPSILON)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=0)
 def _update(
     graph: nnx.GraphDef[Transformer],
-    plan: Plan,
     parameters: nnx.State,
     state: optax.OptState,
+    rate: Array,
     given: Mapping[str, Array],
     dropout_masks: Mapping[str, Array],
 ) -> tuple[Array, Array, nnx.State, optax.OptState]:
     (value, right), found = _derive(graph, parameters, given, dropout_masks)
-    changes, state = _optimizer(plan).update(found, state, parameters)
+    changes, state = _optimizer(rate).update(found, state, parameters)
     return value, right, cast("nnx.State", optax.apply_updates(parameters, changes)), state
 
 
@@ -98,16 +93,19 @@ class Trainer:
         self.graph, self.parameters = nnx.split(transformer, nnx.Param)
         # Placed where the parameters are, or the second step would be compiled again.
         device = next(iter(jax.tree.leaves(self.parameters))).device
-        self.state = jax.device_put(_optimizer(plan).init(self.parameters), device)
+        self.state = jax.device_put(_optimizer(plan.rate).init(self.parameters), device)
         self.steps = 0
         if moments is not None:
             self._resume(plan, moments)
 
     def step(self, given: Mapping[str, Array], dropout_masks: Mapping[str, Array]) -> Outcome:
         """One step down the gradient of the loss of a batch."""
+        # The rate comes from outside: in a compiled exponential_decay of optax, a quotient lands below a whole number,
+        # and the rate falls a step late.
+        rate = jnp.asarray(self.plan.rate_at(self.steps))
         # The whole step is compiled: operation by operation, JAX would take a hundred times as long.
         value, right, self.parameters, self.state = _update(
-            self.graph, self.plan, self.parameters, self.state, given, dropout_masks
+            self.graph, self.parameters, self.state, rate, given, dropout_masks
         )
         nnx.update(self.transformer, self.parameters)
         self.steps += 1
