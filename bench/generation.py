@@ -85,8 +85,10 @@ def main(
     for name in framework or impls.FRAMEWORKS:
         command = [sys.executable, "-P", "-m", __spec__.name, "--worker", "--framework", name, "--rounds", str(rounds)]
         command += ["--threads", str(threads)] if threads else []
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        found.append(json.loads(printed.splitlines()[-1]))
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
+        if result.returncode:
+            sys.exit(f"{name} gave no result:\n{result.stderr}")
+        found.append(json.loads(result.stdout.splitlines()[-1]))
     if results is not None:
         content = {"schema": "triglot.generation/1", "environment": environment(), "batch": BATCH, "length": LENGTH}
         with files.writing(results) as file:

@@ -554,7 +554,7 @@ def test_what_the_code_takes_as_an_argument_is_written(changes, make_checkpoint,
         ("compressed", "member encoder.norm.alpha.npy is compressed; restore the file, or save it again"),
         ("objects", "encoder.norm.alpha.npy is a pickle; pickles are never read, because they can run any code: save"),
         ("text", "encoder.norm.alpha.npy has dtype <U3, which no checkpoint has; save the state dict with numpy.savez"),
-        ("neutral", "manifest.json is no array of .npy version 1.0; save the state dict with numpy.savez"),
+        ("neutral", "manifest.json is no array; save the state dict with numpy.savez"),
         ("no zip", "File is not a zip file; restore the file, or save it again"),
     ],
 )

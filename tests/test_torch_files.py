@@ -271,7 +271,7 @@ def test_an_archive_by_hand_is_read(path):
         (tensor(shape=(5,)), "'a' is no view of its storage; restore the file, or save it again"),
         (tensor(shape=(2, 2), strides=(3, 1)), "'a' is no view of its storage; restore the file, or save it again"),
         (tensor(shape=(2, 2), strides=(1,)), "'a' is no view of its storage; restore the file, or save it again"),
-        (tensor(shape=(1,) * 65, strides=(1,) * 65), "'a' is no view of its storage; restore the file, or save it ag"),
+        (tensor(shape=(1,) * 65, strides=(1,) * 65), DAMAGED),
         (tensor(shape=(2**40, 2**40), strides=(0, 0)), "'a' is no view of its storage; restore the file, or save it"),
         (tensor(shape=(2**70,)), "'a' is no view of its storage; restore the file, or save it again"),
         (tensor(strides=(-1,)), DAMAGED),
