@@ -111,4 +111,4 @@ def test_dropout_drops_the_same_numbers_everywhere(framework, other, steps):
         losses(triglot.train(start(), name, steps=steps, plan=triglot.Plan())) for name in (framework, other)
     )
     compare(ours, theirs, framework, other)
-    assert (np.abs(ours - losses(trained(framework, steps))) > 1e-4).all(), "dropout does something"
+    assert np.abs(ours - losses(trained(framework, steps))).mean() > 1e-3, "dropout does something"
