@@ -373,7 +373,7 @@ ADDED_UP = {"a deviation divided by all"}
 def pytest_generate_tests(metafunc):
     if "name" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--seeds") > 1
-        metafunc.parametrize("name", list(BUGS) if thorough else list(BUGS)[::4])
+        metafunc.parametrize("name", list(BUGS) if thorough else list(BUGS)[::10])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
