@@ -160,6 +160,8 @@ def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = N
     missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
     if missing:
         raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
+    if config.start_id == config.pad_id:
+        raise InputError(f"to generate, start_id and pad_id have to differ, both are {config.pad_id}; set another one")
     if config.masking_value is not None and config.masking_value > _HIDING:
         raise InputError(
             f"to generate, a masking_value of {config.masking_value} does not hide the tokens that are not there yet; "

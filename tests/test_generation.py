@@ -133,6 +133,7 @@ def test_it_generates_with_the_weights_that_training_left(framework):
         ({}, {"max_length": True}, "max_length is True"),
         ({"start_id": None}, {}, "to generate, start_id has to be known; set it in the configuration"),
         ({"end_id": None, "pad_id": None}, {}, "to generate, end_id, pad_id has to be known"),
+        ({"start_id": 2}, {}, "to generate, start_id and pad_id have to differ, both are 2; set another one"),
         ({"masking": "add", "masking_value": -3.0}, {}, r"a masking_value of -3\.0 does not hide the tokens"),
         ({}, {"source_ids": [[99]]}, "source_ids holds 99; expected ids from 0 to 38"),
         ({}, {"source_ids": [[2, 2]]}, "row 0 of source_valid has no real token"),
