@@ -1,12 +1,10 @@
-"""Model inputs: checked before any framework sees them, and seeded batches for the harness.
+"""Model inputs: checked before any framework sees them.
 
 Frameworks disagree on bad input: an id outside the vocabulary is an error in one, undefined in another, clamped in
 the third. So ``batch`` and ``pair`` refuse it here, in the same words for all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,7 +94,7 @@ def pair(
     valid = _source_valid("source_valid", _real(config, source, source_valid), source.shape)
     ids = _array("target_ids", target_ids)
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(source) or not ids.size:
-        raise InputError(f"target_ids is {_describe(ids)}; expected integers ({len(source)}, T)")
+        raise InputError(f"target_ids is {describe(ids)}; expected integers ({len(source)}, T)")
     if ids.shape[1] > config.target_max_length:
         raise InputError(
             f"the target length {ids.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
@@ -124,7 +122,7 @@ def teacher_forcing(config: ModelConfig, source_ids: Any, target_ids: Any, sourc
     """
     ids = _array("target_ids", target_ids)
     if ids.ndim != 2 or ids.shape[1] < 2:
-        raise InputError(f"target_ids is {_describe(ids)}; expected integers (B, T), of at least two tokens each")
+        raise InputError(f"target_ids is {describe(ids)}; expected integers (B, T), of at least two tokens each")
     given = pair(config, source_ids, ids[:, :-1], source_valid)
     following = _in_range("target_ids", ids[:, 1:], config.target_vocabulary)
     return labelled(config, given, np.where(_real(config, following, None), following, -1))
@@ -138,7 +136,7 @@ def labelled(config: ModelConfig, given: Batch, labels: Any) -> Batch:
     """
     named = _array("labels", labels)
     if named.shape != given.target.shape or not np.issubdtype(named.dtype, np.integer):
-        raise InputError(f"labels is {_describe(named)}; expected integers {given.target.shape}")
+        raise InputError(f"labels is {describe(named)}; expected integers {given.target.shape}")
     if named.min() < -1 or named.max() >= config.target_vocabulary:
         wrong = int(named.min() if named.min() < -1 else named.max())
         raise InputError(f"labels holds {wrong}; expected ids from 0 to {config.target_vocabulary - 1}, or -1 for none")
@@ -239,10 +237,10 @@ def attention(
     shape = (rows, config.heads, targets, sources)
     may = _mask("allowed", np.ones((targets, sources), np.bool_) if allowed is None else allowed, shape)
     if may.dtype != np.bool_:
-        raise InputError(f"allowed is {_describe(may)}; expected bool, True = may attend")
+        raise InputError(f"allowed is {describe(may)}; expected bool, True = may attend")
     added = _mask("bias", np.zeros((targets, sources), np.float32) if bias is None else bias, shape)
     if added.dtype.name not in ("float32", "float64") or not (np.isfinite(added) | np.isneginf(added)).all():
-        raise InputError(f"bias is {_describe(added)}; expected float32 or float64, finite or minus infinity")
+        raise InputError(f"bias is {describe(added)}; expected float32 or float64, finite or minus infinity")
     if np.isneginf(added).any():
         may, added = may & np.isfinite(added), np.where(np.isfinite(added), added, np.zeros_like(added))
     added = np.clip(added, -LARGEST_BFLOAT16, LARGEST_BFLOAT16)
@@ -265,7 +263,7 @@ def _vectors(config: ModelConfig, name: str, given: Any) -> Array:
     vectors = _array(name, given)
     if vectors.ndim != 3 or vectors.shape[2] != config.hidden_size or vectors.dtype.name not in ("float32", "float64"):
         raise InputError(
-            f"{name} is {_describe(vectors)}; expected float32 or float64 (B, T, {config.hidden_size}), or with the "
+            f"{name} is {describe(vectors)}; expected float32 or float64 (B, T, {config.hidden_size}), or with the "
             "length first and batch_first=False"
         )
     if not vectors.size:
@@ -291,42 +289,9 @@ def _mask(name: str, given: Any, shape: tuple[int, int, int, int]) -> Array:
     ):
         return mask
     raise InputError(
-        f"{name} is {_describe(mask)}; expected {(targets, sources)}, {(rows * heads, targets, sources)}, or "
+        f"{name} is {describe(mask)}; expected {(targets, sources)}, {(rows * heads, targets, sources)}, or "
         f"{shape}, the first two sizes of which may be 1"
     )
-
-
-def read_batch(config: ModelConfig, path: Path) -> Batch:
-    """The batch in an ``.npz`` of NumPy: ``token_ids`` and, if need be, ``valid``, ``segment_ids`` and ``task_ids``.
-
-    For an encoder-decoder ``source_ids`` and ``target_ids`` and, if need be, ``source_valid`` and ``target_valid``; for
-    attention alone ``query``, ``key`` and ``value`` and, if need be, ``allowed``, ``key_valid`` and ``bias``.
-
-    Raises:
-        InputError: the file cannot be read, holds something else, or does not fit ``config``.
-    """
-    known, needed = ("token_ids", "valid", "segment_ids", "task_ids"), ("token_ids",)
-    if config.kind == "attention":
-        known = ("query", "key", "value", "allowed", "key_valid", "bias")
-        needed = ("query", "key", "value")
-    if config.kind == "encoder_decoder":
-        known, needed = ("source_ids", "target_ids", "source_valid", "target_valid"), ("source_ids", "target_ids")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-                raise ValueError("a member is no array")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; give an .npz of NumPy") from error
-    except Exception as error:  # np.load documents three of the many that damaged files bring about
-        raise InputError(f"cannot read {path}: it is no .npz of plain arrays; write it with numpy.savez") from error
-    if unknown := sorted(set(arrays) - set(known)):
-        raise InputError(f"{path} holds {', '.join(unknown)}; expected {', '.join(known)}")
-    if missing := [name for name in needed if name not in arrays]:
-        raise InputError(f"{path} holds no {', '.join(missing)}; expected {', '.join(known)}")
-    if config.kind == "attention":
-        return attention(config, **arrays)
-    return pair(config, **arrays) if config.kind == "encoder_decoder" else batch(config, **arrays)
 
 
 def check_batch(config: ModelConfig, given: Batch) -> Batch:
@@ -342,87 +307,6 @@ def check_batch(config: ModelConfig, given: Batch) -> Batch:
     if config.kind == "encoder_decoder":
         return pair(config, given.source, given.target, given.valid, given.target_valid)
     return batch(config, given.source, given.valid, segment_ids, task_ids)
-
-
-def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
-    """Seeded batches of rows with very different lengths, from 1 up to the maximum of the model, at most 64.
-
-    Raises:
-        InputError: a number is too small.
-    """
-    for name, number, least in (("count", count, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
-        if number < least:
-            raise InputError(f"{name} of the random batches is {number}; expected {least} or more")
-    generator = np.random.default_rng([seed, count, batch_size])
-    longest = min(config.source_max_length, 64)
-    lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int))
-    lengths = np.resize(lengths, count * batch_size)
-    generator.shuffle(lengths)
-    return [
-        random_batch(config, [int(n) for n in lengths[i * batch_size : (i + 1) * batch_size]], generator)
-        for i in range(count)
-    ]
-
-
-def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
-    """One batch with rows of the ``lengths`` given, random ids (or vectors), padded to the longest."""
-    shape = (len(lengths), max(lengths))
-    valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
-    if config.kind == "attention":
-        return _random_attention(config, valid, generator)
-    if not config.source_vocabulary:
-        vectors = generator.standard_normal((*shape, config.hidden_size)).astype(np.float32)
-        return batch(config, vectors, valid)
-    ids = generator.integers(0, config.source_vocabulary, shape)
-    if config.pad_id is not None:
-        ids[~valid] = config.pad_id
-    segments = generator.integers(0, config.segments, shape) if config.segments else None
-    tasks = generator.integers(0, config.tasks, shape) if config.tasks else None
-    if config.kind == "encoder_decoder":
-        return _with_random_targets(config, ids, valid, generator)
-    return batch(config, ids, valid, segments, tasks)
-
-
-def _with_random_targets(config: ModelConfig, ids: Array, valid: Bools, generator: np.random.Generator) -> Batch:
-    """Targets of other lengths than their sources: those of the next row, and one token more if there is room."""
-    lengths = [min(int(row.sum()) + 1, config.target_max_length) for row in np.roll(valid, 1, axis=0)]
-    shape = (len(lengths), max(lengths))
-    target = generator.integers(0, config.target_vocabulary, shape)
-    target_valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
-    if config.pad_id is not None:
-        target[~target_valid] = config.pad_id
-    return pair(config, ids, target, valid, target_valid)
-
-
-def _random_attention(config: ModelConfig, valid: Bools, generator: np.random.Generator) -> Batch:
-    """Queries one longer than the keys if there is room, a bias, and a mask that forbids about a third."""
-    rows, sources = valid.shape
-    targets = min(sources + 1, config.target_max_length)
-    drawn = [generator.standard_normal((rows, n, config.hidden_size)) for n in (targets, sources, sources)]
-    query, key, value = (vectors.astype(np.float32) for vectors in drawn)
-    shape = (rows, config.heads, targets, sources)
-    allowed = generator.random(shape) < 2 / 3
-    return attention(config, query, key, value, allowed, valid, generator.standard_normal(shape).astype(np.float32))
-
-
-def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[Batch]:
-    """Rows of token ids as batches in the order given, each padded to its longest row.
-
-    Raises:
-        InputError: a row holds no integers, or ids that the model does not have.
-    """
-    batches: list[Batch] = []
-    for start in range(0, len(rows), batch_size):
-        chunk = rows[start : start + batch_size]
-        ids = np.full((len(chunk), max(map(len, chunk))), config.pad_id or 0, np.int64)
-        valid = np.zeros(ids.shape, np.bool_)
-        for row, tokens in enumerate(chunk):
-            if len(tokens) and np.asarray(tokens).dtype.kind not in "iu":
-                raise InputError(f"row {start + row} is {_describe(np.asarray(tokens))}; expected integers")
-            ids[row, : len(tokens)] = tokens
-            valid[row, : len(tokens)] = True
-        batches.append(batch(config, ids, valid))
-    return batches
 
 
 def _array(name: str, given: Any) -> Array:
@@ -445,7 +329,7 @@ def _source_valid(name: str, given: Any, shape: tuple[int, ...]) -> Bools:
 def _valid(name: str, given: Any, shape: tuple[int, ...]) -> Bools:
     valid = _array(name, given)
     if valid.dtype != np.bool_ or valid.shape != shape:
-        raise InputError(f"{name} is {_describe(valid)}; expected bool {shape}, True for real tokens")
+        raise InputError(f"{name} is {describe(valid)}; expected bool {shape}, True for real tokens")
     return valid
 
 
@@ -455,10 +339,10 @@ def _source(config: ModelConfig, name: str, given: Any) -> Array:
         raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
     if config.source_vocabulary:
         if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
-            raise InputError(f"{name} is {_describe(source)}; expected integers (B, S)")
+            raise InputError(f"{name} is {describe(source)}; expected integers (B, S)")
     elif source.ndim != 3 or source.shape[2] != config.hidden_size or source.dtype.name not in ("float32", "float64"):
         raise InputError(
-            f"the embedded input is {_describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
+            f"the embedded input is {describe(source)}; expected float32 or float64 (B, S, {config.hidden_size}), "
             "for this model has no vocabulary"
         )
     if source.shape[1] > config.source_max_length:
@@ -480,7 +364,7 @@ def _ids(name: str, ids: Any, vocabulary: int, shape: tuple[int, ...]) -> Int32s
     if not vocabulary:
         raise InputError(f"{name} was given, but this model has none; leave it out")
     if ids.shape != shape or not np.issubdtype(ids.dtype, np.integer):
-        raise InputError(f"{name} is {_describe(ids)}; expected integers {shape}")
+        raise InputError(f"{name} is {describe(ids)}; expected integers {shape}")
     return _in_range(name, ids, vocabulary)
 
 
@@ -494,5 +378,6 @@ def _in_range(name: str, ids: Array, vocabulary: int) -> Int32s:
     return ids.astype(np.int32)
 
 
-def _describe(array: Array) -> str:
+def describe(array: Array) -> str:
+    """Dtype and shape, as messages have them."""
     return f"{array.dtype} {array.shape}"

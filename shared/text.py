@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .batches import padded_batches
 from .config import ModelConfig
 from .errors import InputError
-from .inputs import Batch, padded_batches
+from .inputs import Batch
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -13,7 +13,7 @@ from torch.nn import functional
 import triglot
 from triglot import impls
 from triglot.impls.reference import Reference
-from triglot.shared import inputs
+from triglot.shared import batches, inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.parity.budgets import budget
 from triglot.shared.parity.checks import Check, distance, expect
@@ -512,15 +512,15 @@ def test_other_models_do_not_attend(name, implementation, make_checkpoint):
 def test_a_batch_is_read_from_a_file(tmp_path):
     given = vectors() | MASKS["both"]
     np.savez(tmp_path / "batch.npz", **given)
-    read = inputs.read_batch(CONFIG, tmp_path / "batch.npz")
+    read = batches.read_batch(CONFIG, tmp_path / "batch.npz")
     for name, array in inputs.attention(CONFIG, **given).arrays().items():
         np.testing.assert_array_equal(read.arrays()[name], array)
     np.savez(tmp_path / "half.npz", query=given["query"], key=given["key"])
     with pytest.raises(triglot.InputError, match=r"half.npz holds no value; expected query, key, value, allowed, "):
-        inputs.read_batch(CONFIG, tmp_path / "half.npz")
+        batches.read_batch(CONFIG, tmp_path / "half.npz")
     np.savez(tmp_path / "more.npz", **given, token_ids=np.zeros((1, 1), np.int64))
     with pytest.raises(triglot.InputError, match=r"more.npz holds token_ids; expected query, key, value, allowed, "):
-        inputs.read_batch(CONFIG, tmp_path / "more.npz")
+        batches.read_batch(CONFIG, tmp_path / "more.npz")
 
 
 def test_parity_of_the_recipe_on_a_file_of_inputs(command, workplace):

@@ -8,7 +8,7 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.impls.reference import Reference
-from triglot.shared import inputs
+from triglot.shared import batches
 from triglot.shared.parity.budgets import budget
 from triglot.shared.parity.checks import Check, distance, expect
 
@@ -83,7 +83,7 @@ def model(request, tmp_path_factory):
 def batch(model):
     config = model[1].config
     lengths = (config.source_max_length, 1, 11, 6)
-    return inputs.random_batch(config, lengths, np.random.default_rng(0))
+    return batches.random_batch(config, lengths, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_comparison_notices_another_epsilon(tmp_path):
     transformers.BertModel(transformers.BertConfig(**USUAL)).save_pretrained(tmp_path)
     ported = triglot.port(tmp_path, config={"norm_eps": 1e-5})
     right = triglot.port(tmp_path)
-    batch = inputs.random_batch(right.config, [7, 5], np.random.default_rng(0))
+    batch = batches.random_batch(right.config, [7, 5], np.random.default_rng(0))
     expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(right), right.config, "float32")
     output = impls.build("torch", ported).encode(batch.source, batch.valid, batch.segment_ids)
     assert "output" in excess({"output": output}, expectation)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from triglot import models, options
+from triglot import models
+from triglot.commands import fields
 from triglot.shared import checkpoint
 from triglot.shared.errors import CheckpointError, ConfigError, PortingError
 from triglot.shared.initializers import initialize
@@ -243,8 +244,8 @@ def test_a_recipe_is_in_no_dialect(name):
 
 
 def test_without_options_there_is_nothing_to_correct():
-    assert options.configuration(None, None) is None
-    assert options.configuration(None, []) is None
+    assert fields.configuration(None, None) is None
+    assert fields.configuration(None, []) is None
 
 
 @pytest.mark.parametrize(
@@ -267,43 +268,43 @@ def test_without_options_there_is_nothing_to_correct():
     ids=lambda value: str(value)[:30],
 )
 def test_a_value_is_what_json_says_or_a_word(text, value):
-    found = options.configuration(None, [text])
+    found = fields.configuration(None, [text])
     assert found is not None
     assert found == {text.split("=")[0]: value}
     assert type(found[text.split("=")[0]]) is type(value)
 
 
 def test_an_empty_word_is_written_in_quotes():
-    assert options.configuration(None, ['pre_process=""']) == {"pre_process": ""}
+    assert fields.configuration(None, ['pre_process=""']) == {"pre_process": ""}
 
 
 @pytest.mark.parametrize("text", ["layers", "layers=", "=1", "=", ""])
 def test_a_field_without_name_or_value_is_refused(text):
     message = f"--set {text!r} is no NAME=VALUE; give a name, an equals sign and a value"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        options.configuration(None, [text])
+        fields.configuration(None, [text])
     message = message.replace("--set", "--python")
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        options.pairs("--python", [text])
+        fields.pairs("--python", [text])
 
 
 def test_a_field_is_given_once():
     with pytest.raises(ConfigError, match=r"^--set layers is given twice; give it once$"):
-        options.configuration(None, ["layers=1", "heads=3", "layers=1"])
+        fields.configuration(None, ["layers=1", "heads=3", "layers=1"])
 
 
 def test_a_recipe_a_file_or_what_inspect_wrote_is_a_configuration(tmp_path, monkeypatch):
-    assert options.configuration("bert-base-tiny", None) == BERT.to_dict()
-    assert options.configuration("bert-base-tiny", ["layers=1"]) == {**BERT.to_dict(), "layers": 1}
+    assert fields.configuration("bert-base-tiny", None) == BERT.to_dict()
+    assert fields.configuration("bert-base-tiny", ["layers=1"]) == {**BERT.to_dict(), "layers": 1}
     path = tmp_path / "fields.json"
     path.write_text(json.dumps(UNSAID))
-    assert options.configuration(str(path), ["heads=4"]) == {**UNSAID, "heads": 4}
+    assert fields.configuration(str(path), ["heads=4"]) == {**UNSAID, "heads": 4}
     path.write_text(json.dumps({"config": UNSAID, "digest": "..."}))
-    assert options.configuration(str(path), None) == UNSAID
+    assert fields.configuration(str(path), None) == UNSAID
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert-base").write_text("{}")
-    assert options.configuration("bert-base", None) == recipe("bert-base").to_dict()
-    assert options.configuration("./bert-base", None) == {}
+    assert fields.configuration("bert-base", None) == recipe("bert-base").to_dict()
+    assert fields.configuration("./bert-base", None) == {}
 
 
 GIVE = f"; give a JSON file with fields of a configuration, or one of the recipes {', '.join(recipes())}"
@@ -328,9 +329,9 @@ def test_a_file_that_is_no_configuration_is_refused(content, reason, tmp_path):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'cannot read {path}: {reason}')}$"):
-        options.configuration(str(path), None)
+        fields.configuration(str(path), None)
 
 
 def test_a_folder_is_no_configuration(tmp_path):
     with pytest.raises(ConfigError, match=f"^{re.escape(f'cannot read {tmp_path}: Is a directory{GIVE}')}$"):
-        options.configuration(str(tmp_path), None)
+        fields.configuration(str(tmp_path), None)

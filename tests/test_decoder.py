@@ -8,7 +8,7 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.shared import inputs
+from triglot.shared import batches, inputs
 from triglot.shared.recipes import recipe
 
 TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
@@ -32,7 +32,7 @@ def built():
 
 
 def random_pair(config, lengths=(7, 1, 5), seed=0):
-    return inputs.random_batch(config, lengths, np.random.default_rng(seed))
+    return batches.random_batch(config, lengths, np.random.default_rng(seed))
 
 
 def forward(model, batch):

@@ -11,7 +11,7 @@ import torch
 import triglot
 from triglot import impls
 from triglot.impls.numpy_reference.model import Model as ReferenceModel
-from triglot.shared import inputs
+from triglot.shared import batches, inputs
 from triglot.shared.activations import dropouts
 from triglot.shared.config import ModelConfig
 from triglot.shared.dropouts import draw_dropout_masks
@@ -37,7 +37,7 @@ class Asked(dict):
 
 
 def batch_of(config):
-    return inputs.random_batch(config, [6, 3, 1], np.random.default_rng(0))
+    return batches.random_batch(config, [6, 3, 1], np.random.default_rng(0))
 
 
 def training_batch(config):

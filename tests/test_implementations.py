@@ -8,7 +8,7 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.shared import activations, inputs
+from triglot.shared import activations, batches
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import BFLOAT16, FLOATS
 from triglot.shared.recipes import recipe, recipes
@@ -25,7 +25,7 @@ TINY = {name: config for name, config in recipes().items() if name.endswith("-ti
 @pytest.fixture
 def batch_of():
     def make(config, lengths=(7, 1, 5), seed=0):
-        return inputs.random_batch(config, lengths, np.random.default_rng(seed))
+        return batches.random_batch(config, lengths, np.random.default_rng(seed))
 
     return make
 

@@ -12,6 +12,7 @@ import pytest
 
 from triglot import models
 from triglot.shared import inputs, text
+from triglot.shared.batches import padded_batches, random_batch, random_batches, read_batch
 from triglot.shared.errors import InputError
 from triglot.shared.recipes import recipe
 
@@ -86,7 +87,7 @@ def test_arguments_are_not_changed():
         inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
         inputs.pair(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
         inputs.teacher_forcing(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
-        inputs.random_batch(recipe("multihead-tiny"), [3, 2], np.random.default_rng(0)),
+        random_batch(recipe("multihead-tiny"), [3, 2], np.random.default_rng(0)),
     ],
     ids=["encoder", "encoder-decoder", "training", "attention"],
 )
@@ -141,24 +142,24 @@ def test_a_target_may_be_all_padding_but_not_a_source():
 def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
     path, source, target = tmp_path / "inputs.npz", np.array([[3, 4], [5, 2]]), np.array([[0, 7, 2], [0, 8, 9]])
     np.savez(path, source_ids=source, target_ids=target)
-    found, expected = inputs.read_batch(TRANSLATION, path), inputs.pair(TRANSLATION, source, target)
+    found, expected = read_batch(TRANSLATION, path), inputs.pair(TRANSLATION, source, target)
     for name, array in expected.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
     np.savez(path, source_ids=source, target_ids=target, source_valid=source > 3, target_valid=target != 7)
-    found = inputs.read_batch(TRANSLATION, path)
+    found = read_batch(TRANSLATION, path)
     np.testing.assert_array_equal(found.valid, source > 3)
     np.testing.assert_array_equal(found.target_valid, target != 7)
     names = "source_ids, target_ids, source_valid, target_valid"
     np.savez(path, source_ids=source)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds no target_ids; expected {names}$"):
-        inputs.read_batch(TRANSLATION, path)
+        read_batch(TRANSLATION, path)
     np.savez(path, token_ids=source)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds token_ids; expected {names}$"):
-        inputs.read_batch(TRANSLATION, path)
+        read_batch(TRANSLATION, path)
 
 
 def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
-    for batch in inputs.random_batches(TRANSLATION, 3, 4, 0):
+    for batch in random_batches(TRANSLATION, 3, 4, 0):
         lengths, target_lengths = batch.valid.sum(axis=1), batch.target_valid.sum(axis=1)
         assert target_lengths.min() >= 1
         assert (lengths != target_lengths).any()
@@ -272,16 +273,16 @@ def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
     given: dict[str, Any] = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
     for names in (["token_ids"], ["token_ids", "valid"], list(given)):
         np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
-        found = inputs.read_batch(ERNIE, tmp_path / "inputs.npz")
+        found = read_batch(ERNIE, tmp_path / "inputs.npz")
         expected = inputs.batch(ERNIE, **{name: given[name] for name in names})
         for name, array in expected.arrays().items():
             assert found.arrays()[name].dtype == array.dtype
             np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
     np.savez_compressed(tmp_path / "inputs.npz", token_ids=ids)
-    np.testing.assert_array_equal(inputs.read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
+    np.testing.assert_array_equal(read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
     vectors = np.random.default_rng(0).standard_normal((2, 3, 24))
     np.savez(tmp_path / "inputs.npz", token_ids=vectors, valid=valid)
-    np.testing.assert_array_equal(inputs.read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
+    np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
 
 
 def test_a_source_knows_what_was_read(tmp_path):
@@ -300,7 +301,7 @@ def lengths_of(batches):
     "config", [BERT, ERNIE, EMBEDDED, TRANSLATION], ids=["bert", "ernie", "dygraph", "translation"]
 )
 def test_random_batches_are_the_same_for_the_same_seed_alone(config):
-    first, again, other = (inputs.random_batches(config, 3, 4, seed) for seed in (1, 1, 2))
+    first, again, other = (random_batches(config, 3, 4, seed) for seed in (1, 1, 2))
     for left, right in zip(first, again, strict=True):
         for name, array in left.arrays().items():
             np.testing.assert_array_equal(array, right.arrays()[name], err_msg=name)
@@ -311,7 +312,7 @@ def test_random_batches_are_the_same_for_the_same_seed_alone(config):
 
 
 def test_random_rows_are_of_very_different_lengths_up_to_the_maximum():
-    batches = inputs.random_batches(BERT, 4, 8, 0)
+    batches = random_batches(BERT, 4, 8, 0)
     assert [len(batch.valid) for batch in batches] == [8] * 4
     lengths = lengths_of(batches)
     assert min(lengths) == 1
@@ -325,18 +326,18 @@ def test_random_rows_are_of_very_different_lengths_up_to_the_maximum():
 
 
 def test_random_rows_are_in_no_order():
-    lengths = lengths_of(inputs.random_batches(BERT, 2, 3, 0))
+    lengths = lengths_of(random_batches(BERT, 2, 3, 0))
     assert len(set(lengths)) == 6
     assert lengths != sorted(lengths)
 
 
 def test_random_rows_are_no_longer_than_64():
-    assert max(lengths_of(inputs.random_batches(recipe("bert-base"), 2, 8, 0))) == 64
+    assert max(lengths_of(random_batches(recipe("bert-base"), 2, 8, 0))) == 64
 
 
 def test_random_ids_fill_their_range_and_padding_is_the_pad_id():
     config = replace(ERNIE, pad_id=3)
-    batches = inputs.random_batches(config, 8, 8, 0)
+    batches = random_batches(config, 8, 8, 0)
     for batch in batches:
         np.testing.assert_array_equal(batch.source[~batch.valid], 3)
     real = np.concatenate([batch.source[batch.valid] for batch in batches])
@@ -347,13 +348,13 @@ def test_random_ids_fill_their_range_and_padding_is_the_pad_id():
 
 
 def test_random_ids_are_random_everywhere_where_no_id_is_padding():
-    batches = inputs.random_batches(replace(BERT, pad_id=None), 8, 8, 0)
+    batches = random_batches(replace(BERT, pad_id=None), 8, 8, 0)
     padding = np.concatenate([batch.source[~batch.valid] for batch in batches])
     assert len(np.unique(padding)) > 90
 
 
 def test_random_vectors_are_made_for_a_model_without_a_vocabulary():
-    batches = inputs.random_batches(EMBEDDED, 3, 4, 0)
+    batches = random_batches(EMBEDDED, 3, 4, 0)
     for batch in batches:
         assert batch.source.dtype == np.float32
         assert batch.source.shape == (*batch.valid.shape, 24)
@@ -365,7 +366,7 @@ def test_random_vectors_are_made_for_a_model_without_a_vocabulary():
 
 def test_rows_are_padded_to_the_longest_of_their_batch():
     rows = [[5], [6, 7, 8], [9, 10], [11], [12]]
-    batches = inputs.padded_batches(replace(BERT, pad_id=4), rows, 2)
+    batches = padded_batches(replace(BERT, pad_id=4), rows, 2)
     expected = [[[5, 4, 4], [6, 7, 8]], [[9, 10], [11, 4]], [[12]]]
     valid = [[[True, False, False], [True, True, True]], [[True, True], [True, False]], [[True]]]
     assert [batch.source.tolist() for batch in batches] == expected
@@ -375,15 +376,15 @@ def test_rows_are_padded_to_the_longest_of_their_batch():
 
 
 def test_rows_are_padded_with_0_where_no_id_is_padding():
-    (batch,) = inputs.padded_batches(replace(BERT, pad_id=None), [[5], [6, 7]], 2)
+    (batch,) = padded_batches(replace(BERT, pad_id=None), [[5], [6, 7]], 2)
     assert batch.source.tolist() == [[5, 0], [6, 7]]
 
 
 def test_padded_rows_are_checked():
     with pytest.raises(InputError, match="row 1 of valid has no real token"):
-        inputs.padded_batches(BERT, [[1], []], 2)
+        padded_batches(BERT, [[1], []], 2)
     with pytest.raises(InputError, match="token_ids holds 101; expected ids from 0 to 100"):
-        inputs.padded_batches(BERT, [[1], [101]], 2)
+        padded_batches(BERT, [[1], [101]], 2)
 
 
 def test_sentences_are_the_same_on_every_call_and_as_many_as_asked_for():

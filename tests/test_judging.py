@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from triglot.impls import numpy_nn
-from triglot.shared import inputs
 from triglot.shared.activations import activations
+from triglot.shared.batches import random_batch, random_batches
 from triglot.shared.parity.budgets import budget, noise_in
 from triglot.shared.parity.checks import CHECKS, Check, Expectation, distance, expected_masks, plan, real
 from triglot.shared.parity.judging import Subject, failure, judge, merge
@@ -24,7 +24,7 @@ NAME = "encoder.layers.0.attention.query"
 
 @pytest.fixture
 def check():
-    return Check("end_to_end", inputs.random_batch(CONFIG, [5, 2], np.random.default_rng(0)), "given")
+    return Check("end_to_end", random_batch(CONFIG, [5, 2], np.random.default_rng(0)), "given")
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
 
 
 def test_plan_holds_every_check_and_the_extreme_lengths():
-    batches = inputs.random_batches(CONFIG, 2, 3, seed=0)
+    batches = random_batches(CONFIG, 2, 3, seed=0)
     checks = plan(CONFIG, batches, seed=0, dtype="float32")
     assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
     by_name = {check.name: check.batch for check in checks}

@@ -8,7 +8,7 @@ import pytest
 from triglot import impls
 from triglot.impls.reference import Reference
 from triglot.models import resolve
-from triglot.shared import inputs
+from triglot.shared import batches, inputs
 from triglot.shared.parity.budgets import budget
 from triglot.shared.parity.checks import Check, distance, expect
 from triglot.shared.recipes import recipe
@@ -30,7 +30,7 @@ def expectation_of(checkpoint, batch):
 
 def test_the_comparison_notices_one_wrong_value(make_checkpoint):
     checkpoint = make_checkpoint("dygraph-tiny")
-    batch = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
+    batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = expectation_of(checkpoint, batch)
     value = expectation.truth["output"].astype(np.float32)
     assert_within_noise({"the truth, rounded": value}, expectation, "output")
@@ -78,7 +78,7 @@ def test_dygraph_against_paddle_nn(framework, activation, make_checkpoint):
 
     config = replace(recipe("dygraph-tiny"), activation=activation)
     checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    batch = batches.random_batch(config, [9, 2, 6], np.random.default_rng(0))
     layer = paddle.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
@@ -112,7 +112,7 @@ def test_dygraph_against_torch_nn(framework, activation, make_checkpoint):
 
     config = replace(recipe("dygraph-tiny"), activation=activation)
     checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    batch = batches.random_batch(config, [9, 2, 6], np.random.default_rng(0))
     layer = torch.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
@@ -140,7 +140,7 @@ def test_free_key_and_value_sizes(framework, make_checkpoint):
     """Key size 5 and value size 7 beside hidden / heads = 8, against attention written here with einsum."""
     config = replace(recipe("dygraph-tiny"), layers=1, key_size=5, value_size=7)
     checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [6, 4], np.random.default_rng(0))
+    batch = batches.random_batch(config, [6, 4], np.random.default_rng(0))
     values = {framework: impls.build(framework, checkpoint).trace(batch)["encoder.layers.0.attention.output"]}
     expectation = expectation_of(checkpoint, batch)
     weights = {name: tensor.astype(np.float64) for name, tensor in checkpoint.tensors.items()}

@@ -15,7 +15,7 @@ import pytest
 
 from triglot import impls
 from triglot.impls.reference import Reference
-from triglot.shared import inputs
+from triglot.shared import batches
 from triglot.shared.config import ModelConfig
 from triglot.shared.parity import harness
 from triglot.shared.parity.judging import Subject
@@ -342,7 +342,7 @@ def judge(framework, builder, checkpoint, seed=0, dtype="float32"):
     weights = harness.weights_for(checkpoint, dtype, seed)
     return harness.compare(
         weights,
-        inputs.random_batches(checkpoint.config, 1, 4, seed),
+        batches.random_batches(checkpoint.config, 1, 4, seed),
         [Subject(framework, "eager", dtype)],
         LocalPool({framework: partial(builder, dtype=dtype)}, weights),
         Reference,

@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import triglot
-from triglot.shared import inputs
+from triglot.shared import batches
 from triglot.shared.errors import (
     CheckpointError,
     ConfigError,
@@ -524,7 +524,7 @@ def test_an_input_that_does_not_fit_is_refused_on_the_command_line(kind, workpla
     with unchanged(workplace):
         assert command("parity", "ernie-base-tiny", "--inputs", "inputs.npz", "--json", "r.json") == line(message)
         with refusal(InputError, message):
-            inputs.read_batch(recipe("ernie-base-tiny"), workplace / "inputs.npz")
+            batches.read_batch(recipe("ernie-base-tiny"), workplace / "inputs.npz")
 
 
 def test_ids_that_a_model_does_not_have(workplace, command):
@@ -604,7 +604,7 @@ def test_a_file_of_inputs_that_cannot_be_read(kind, workplace, command):
     message = message.format(path=path)
     with unchanged(workplace):
         with refusal(InputError, message):
-            inputs.read_batch(BERT, path)
+            batches.read_batch(BERT, path)
         assert command("parity", "bert-base-tiny", "--inputs", path, "--json", "report.json") == line(message)
     assert not (workplace / "song").exists()
 
@@ -807,7 +807,7 @@ def test_an_interpreter_that_is_none(value, message, workplace, make_checkpoint,
 )
 def test_random_batches_of_nothing(arguments, message):
     with refusal(InputError, message):
-        inputs.random_batches(BERT, **({"count": 1, "batch_size": 1, "seed": 0} | arguments))
+        batches.random_batches(BERT, **({"count": 1, "batch_size": 1, "seed": 0} | arguments))
 
 
 # Targets.

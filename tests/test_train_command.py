@@ -240,7 +240,7 @@ def test_translate_says_what_the_model_makes_of_it(run, command, workplace):
     bias[recipe("translation").special_ids[1]] = 1e4
     triglot.save(Checkpoint(checkpoint.config, {**checkpoint.tensors, "heads.logits.bias": bias}), "translation.npz")
     assert run("translate", "q w e 1", "--framework", "torch").splitlines() == ["", "wrong: it should be 8 8 E W Q"]
-    run("translate", "qwe1", "--framework", "jax", "--json", "said.json")
+    assert run("translate", "qwe1", "--framework", "jax", "--json", "said.json", "--quiet") == ""
     said = json.loads((workplace / "said.json").read_text())
     assert said == {"text": "qwe1", "translation": "", "expected": "8 8 E W Q", "framework": "jax"}
     for text, message in (("Q", "the text holds 'Q'"), ("", "the text is empty"), ("q" * 49, "the text has 49 words")):

@@ -12,12 +12,13 @@ from triglot import arguments, impls, models
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared import porting
 from triglot.shared import recipes as named
+from triglot.shared.batches import random_batches
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.config import ModelConfig
 from triglot.shared.dtypes import ARITHMETIC
 from triglot.shared.errors import FrameworkError
 from triglot.shared.initializers import initialize as draw
-from triglot.shared.inputs import Batch, batch, check_batch, random_batches
+from triglot.shared.inputs import Batch, batch, check_batch
 from triglot.shared.parity.reports import Report
 from triglot.shared.porting.configured import configured
 from triglot.shared.protocol import Model, Reference

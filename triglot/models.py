@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triglot.shared import recipes
+from triglot.shared.batches import random_batches, read_batch
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
 from triglot.shared.initializers import initialize
-from triglot.shared.inputs import Batch, random_batches, read_batch
+from triglot.shared.inputs import Batch
 from triglot.shared.porting import port
 from triglot.shared.porting.configured import Given, configured
 from triglot.shared.text import text_batches
@@ -43,7 +44,7 @@ class Source:
         )
 
     def read_batches(self, path: Path) -> tuple[list[Batch], str]:
-        """The one batch in ``path``, and what it is in words; see ``inputs.read_batch``."""
+        """The one batch in ``path``, and what it is in words; see ``batches.read_batch``."""
         batch = read_batch(self.checkpoint.config, path)
         return [batch], f"{len(batch.valid)} rows of {path}"
 

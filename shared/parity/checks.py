@@ -19,10 +19,11 @@ import numpy as np
 from .. import masks
 from ..activations import activations
 from ..arrays import Array, Bools
+from ..batches import random_batch
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
 from ..dtypes import representable
-from ..inputs import Batch, attention, batch, pair, random_batch
+from ..inputs import Batch, attention, batch, pair
 from ..protocol import Model, Reference
 from . import probes
 from .budgets import NOISE_RUNS, noise_in

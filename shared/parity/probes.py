@@ -19,8 +19,9 @@ import numpy as np
 
 from ..activations import Activation, activations
 from ..arrays import Array, Float32s
+from ..batches import random_batch
 from ..config import ModelConfig
-from ..inputs import Batch, random_batch
+from ..inputs import Batch
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")

@@ -1,0 +1,52 @@
+"""What a command writes: tables for a reader, JSON for a program, and no file in the place of another."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from triglot.shared import files
+from triglot.shared.errors import OutputError
+
+
+def show(print_table: Callable[..., None], *content: object) -> None:
+    """Print; a reader who has seen enough, ``head`` say, changes neither the result nor the exit code."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return  # it was closed before the start
+    try:
+        print_table(*content)
+        sys.stdout.flush()
+    except OSError as error:
+        # Let nothing complain again while Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror}; free space") from error
+
+
+def check_apart(*targets: Path | None) -> None:
+    """Refuse targets of which one would replace the other."""
+    seen: set[str] = set()
+    for path in targets:
+        if path is not None:
+            if os.path.realpath(path) in seen:
+                raise OutputError(f"{path} is to be written twice; choose another file for one of the two")
+            seen.add(os.path.realpath(path))
+
+
+def check_target(path: Path | None, *sources: str | Path | None) -> None:
+    """Refuse a target that cannot be written, or that would replace what is read, before the work, not after it."""
+    if path is None:
+        return
+    files.check_target(path)
+    for source in sources:
+        if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise OutputError(f"cannot write {path}: it is read as well, and would be lost; choose another file")
+
+
+def write_json(path: Path | None, content: dict[str, Any]) -> None:
+    """Write ``content`` as JSON, all of it or nothing, if a file was asked for."""
+    if path is not None:
+        with files.writing(path) as file:
+            file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")

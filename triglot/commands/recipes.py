@@ -1,0 +1,15 @@
+"""``triglot recipes``: the configurations that have a name."""
+
+from triglot.commands.options import JsonOption, QuietOption
+from triglot.commands.output import check_target, show, write_json
+
+
+def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
+    """List the recipes: the configurations that have a name."""
+    from triglot import api, tables  # noqa: PLC0415
+
+    check_target(json_file)
+    configs = api.recipes()
+    write_json(json_file, {name: config.to_dict() for name, config in configs.items()})
+    if not quiet:
+        show(tables.print_recipes, configs)
