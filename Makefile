@@ -5,7 +5,7 @@
 # make audit    set up .venv, then planted bugs with 20 seeds each and correct code with 200 seeds in 3 dtypes
 # make articles  set up .venv and run the articles' own code at the sizes of the papers in every framework
 # make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
-# make convergence  set up .venv and train the toy translation to the end in each framework (half an hour)
+# make convergence  set up .venv and train the toy translation to the end in each framework (an hour, one after the other)
 # make generation  set up .venv and measure how much faster decoding is with kept keys and values
 # make startup  set up .venv and measure how long the command takes to start
 # make checkpoints  set up .venv and measure how long checkpoints of 0.4 and 6 GB take to open

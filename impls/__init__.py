@@ -12,7 +12,7 @@ from ..shared.protocol import Builder, Model
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
 DEVICES = ("cpu", "cuda")
-MODES = ("eager",)
+MODES = ("eager", "jit", "compiled")
 
 PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
@@ -58,7 +58,7 @@ def build(
         check_choice("dtype", dtype, ARITHMETIC)
     check_choice("mode", mode, MODES)
     check_finite(checkpoint, dtype or ("float64" if framework == REFERENCE else "float32"))
-    return builder(framework)(checkpoint, device=device, dtype=dtype)
+    return builder(framework)(checkpoint, device=device, dtype=dtype, mode=mode)
 
 
 def check_choice(what: str, given: str, known: Sequence[str]) -> None:

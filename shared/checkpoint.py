@@ -26,6 +26,7 @@ from .training import Moments, Training
 
 SCHEMA = "triglot.checkpoint/1"
 MANIFEST = "manifest.json"
+SUFFIX = ".npz"
 
 _DIGESTED = ("dtype", "shape", "sha256")  # what the digest covers of a tensor
 
@@ -140,13 +141,27 @@ def _unread(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
     return tensors.arrays if isinstance(tensors, _MappedTensors) else tensors
 
 
+def check_target(path: Path) -> None:
+    """Find out, before any work is done, whether a checkpoint can be written to ``path``.
+
+    Raises:
+        OutputError: its name does not end in .npz, by which a checkpoint is known; or see ``files.check_target``.
+    """
+    files.check_target(path)
+    if path.suffix != SUFFIX and not (path.exists() and not path.is_file()):  # a device has the name that it has
+        raise OutputError(
+            f"cannot write {path}: a neutral checkpoint ends in {SUFFIX}; give it such a name, or say in which dialect "
+            "else to write"
+        )
+
+
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write ``checkpoint`` to ``path``: all of it or, if anything goes wrong, nothing.
 
     Raises:
         OutputError: the target cannot be written.
     """
-    files.check_target(Path(path))
+    check_target(Path(path))
     parameters = schema.parameters(checkpoint.config)
     entries: dict[str, dict[str, Any]] = {}
     with files.writing(Path(path)) as file:
@@ -251,6 +266,9 @@ def _manifest(
 
     If its digests are right.
     """
+    if MANIFEST not in reader.members:
+        remedy = "give an undamaged file that Triglot wrote; for the state dict of an article, name its dialect"
+        raise _unreadable(path, f"member {MANIFEST} is missing", f"{remedy} (--source-dialect)")
     try:
         manifest = _parsed(reader.read_bytes(MANIFEST, _LONGEST_MANIFEST), len(reader.members))
         if "schema" in _object(manifest) and manifest["schema"] != SCHEMA:

@@ -32,15 +32,20 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def limit_threads(threads: int | None) -> None:
-    """Let the frameworks that are imported from now on use so many threads; None: OMP_NUM_THREADS, or one per core."""
+def threads() -> int:
+    """How many threads this process was told to use: OMP_NUM_THREADS, or one per core."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    os.environ.update(thread_settings(threads or (int(asked) if asked.isdigit() and int(asked) else cores())))
+    return int(asked) if asked.isdigit() and int(asked) else cores()
 
 
-def thread_settings(threads: int) -> dict[str, str]:
+def limit_threads(number: int | None) -> None:
+    """Let the frameworks that are imported from now on use so many threads; None: OMP_NUM_THREADS, or one per core."""
+    os.environ.update(thread_settings(number or threads()))
+
+
+def thread_settings(number: int) -> dict[str, str]:
     """The environment variables by which the frameworks are told how many threads to use, before their import."""
-    return {**dict.fromkeys(THREAD_VARIABLES, str(threads)), **_QUIET}
+    return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
 
 
 def _version(package: str) -> str | None:

@@ -171,6 +171,16 @@ def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = N
     return batch, length
 
 
+def check_valid(given: Any) -> Bools:
+    """``given``, if it says of each token whether it is real.
+
+    Raises:
+        InputError: it is not bool (B, S).
+    """
+    valid = _array("valid", given)
+    return _valid("valid", given, valid.shape if valid.ndim == 2 and valid.size else (1, 1))
+
+
 def check_labels(config: ModelConfig, given: Batch) -> Batch:
     """The batch, if a model of ``config`` can be trained on it: it may have been made for another, or for no training.
 
@@ -179,6 +189,8 @@ def check_labels(config: ModelConfig, given: Batch) -> Batch:
         TrainingError: see ``check_trainable``.
     """
     check_trainable(config)
+    if not isinstance(given, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] (callers need not be typed)
+        raise InputError(f"the batch is a {type(given).__name__}; expected a Batch, as teacher_forcing makes one")
     if not given.labels.size:
         raise InputError("the batch has no labels; make it with teacher_forcing, or give it labels")
     return labelled(config, check_batch(config, given), given.labels)

@@ -184,6 +184,8 @@ class Reader:
                 if PICKLED_ARRAY.match(self._map[member.start : member.start + min(member.size, LONGEST_HEADER)]):
                     raise self._pickle(name.removesuffix(".npy"))
             self._advise("MADV_NORMAL")
+        except FileNotFoundError as error:
+            raise CheckpointError(f"there is no {path}; give a checkpoint that Triglot wrote") from error
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from error
         except CheckpointError:

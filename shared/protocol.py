@@ -123,7 +123,11 @@ class Model(Protocol):
         ...
 
     def masks(self, valid: Bools) -> dict[str, Bools]:
-        """The masks that the framework builds from ``valid`` (B, S), as in ``shared/masks.py``."""
+        """The masks that the framework builds from ``valid``, bool (B, S), as in ``shared/masks.py``.
+
+        Raises:
+            InputError: ``valid`` is something else.
+        """
         ...
 
     def trace(self, batch: Batch, replacements: Mapping[str, Array] | None = None) -> dict[str, Array]:
@@ -138,7 +142,9 @@ class Model(Protocol):
 class Builder(Protocol):
     """How a model is made: the class ``Model`` of every implementation."""
 
-    def __call__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> Model:
+    def __call__(
+        self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
+    ) -> Model:
         """Build the model of ``checkpoint``."""
         ...
 

@@ -424,9 +424,7 @@ def test_a_configuration_of_other_tensors_is_refused(saved):
 
 def test_a_missing_file_is_refused(tmp_path):
     path = tmp_path / "model.npz"
-    assert_load_refused(
-        path, f"cannot read {path}: No such file or directory; give an undamaged file that Triglot wrote"
-    )
+    assert_load_refused(path, f"there is no {path}; give a checkpoint that Triglot wrote")
 
 
 def tied(dtype="float32"):

@@ -224,7 +224,7 @@ def test_weights_that_are_not_finite_are_refused(implementation, value, make_che
 
 
 def test_unknown_mode_is_refused(implementation, make_checkpoint):
-    with pytest.raises(triglot.FrameworkError, match=r"^unknown mode 'turbo'; expected one of eager$"):
+    with pytest.raises(triglot.FrameworkError, match=r"^unknown mode 'turbo'; expected one of eager, jit, compiled$"):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), mode="turbo")
 
 

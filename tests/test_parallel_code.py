@@ -44,6 +44,12 @@ OWN_HELPERS = {
         "_optimizer",
     },  # what is compiled is a function of all that it reads
     ("numpy_reference", "generation.py"): {"Generator.compile"},  # nothing compiles it
+    # It compiles methods of layers alone, and its inference engine reads a file and knows its inputs by name.
+    ("paddlepaddle", "execution.py"): {
+        "_read_by",
+        *("_Program", "_Program.__init__", "_Program.forward"),
+        *("_Deployed", "_Deployed.__init__", "_Deployed.forward", "_Deployed.run", "_Deployed._build"),
+    },
     # Its loop is compiled as a whole, not step by step.
     ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},
 }

@@ -215,7 +215,8 @@ MODELS = {
         bare,
         PortingError,
         "cannot port {path}: a bare state dict does not say heads, activation, norm_eps, masking; give them as config "
-        "(--set heads=... on the command line), or a recipe",
+        "(--set heads=... on the command line), or a recipe; for the state dict of an article, name its dialect "
+        "(--source-dialect)",
     ),
     "file, missing tensor": (
         file_with(lambda tensors: tensors.pop("heads.pooler.bias")),
@@ -291,11 +292,19 @@ def test_tensors_that_the_configuration_does_not_have(workplace, make_checkpoint
 
 
 @pytest.mark.parametrize("what", ["parity", "inspect"])
-@pytest.mark.parametrize("name", ["gpt", "bert-tiny", "no/such/model.npz", "n" * 300])
+@pytest.mark.parametrize("name", ["gpt", "bert-tiny", "no/such/model", "n" * 300])
 def test_a_model_that_is_nowhere(name, what, workplace, command):
     message = (
         f"{name!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes {RECIPES}"
     )
+    with unchanged(workplace):
+        assert command(what, name) == line(message)
+
+
+@pytest.mark.parametrize("what", ["parity", "inspect"])
+@pytest.mark.parametrize("name", ["translation.npz", "no/such/model.safetensors"])
+def test_a_file_that_is_nowhere(name, what, workplace, command):
+    message = f"there is no {name}; give a file that exists, or a recipe (triglot recipes)"
     with unchanged(workplace):
         assert command(what, name) == line(message)
         assert command("port", name, "target.npz") == line(message)
@@ -707,7 +716,7 @@ CHOICES = {
     "framework": (["parity", "--framework", "caffe"], "'torch', 'paddle', 'jax'", "torch, paddle, jax"),
     "dtype": (["parity", "--dtype", "int8"], "'float32', 'float64', 'bfloat16'", "float32, float64, bfloat16"),
     "device": (["parity", "--device", "tpu"], "'cpu', 'cuda'", "cpu, cuda"),
-    "mode": (["parity", "--mode", "lazy"], "'eager'", "eager"),
+    "mode": (["parity", "--mode", "lazy"], "'eager', 'jit', 'compiled'", "eager, jit, compiled"),
 }
 
 
@@ -754,6 +763,40 @@ def test_an_unknown_dialect(option, workplace, make_checkpoint, command):
             triglot.port(make_checkpoint(BERT), "target", **given)
 
 
+ENDING = "a neutral checkpoint ends in .npz; give it such a name, or say in which dialect else to write"
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "model", "model.txt"])
+def test_a_neutral_checkpoint_under_another_name(name, workplace, make_checkpoint, command):
+    """It could not be told apart when it is read, and may be in the place of somebody's weights."""
+    path = file_with(lambda _: None)(workplace, make_checkpoint)
+    (workplace / name).write_bytes(b"somebody's weights")
+    message = f"cannot write {name}: {ENDING}"
+    with unchanged(workplace):
+        assert command("port", path, name) == line(message)
+        assert command("train", "translation-tiny", "--target", name) == line(message)
+        for write in (triglot.save, triglot.port):
+            with refusal(OutputError, message):
+                write(triglot.load(path), name)
+
+
+def test_a_target_that_is_the_source(workplace, make_checkpoint, command):
+    path = file_with(lambda _: None)(workplace, make_checkpoint)
+    with unchanged(workplace):
+        message = f"cannot write {path}: it is read as well, and would be lost; choose another file"
+        assert command("port", path, path) == line(message)
+
+
+def test_the_state_dict_of_an_article_without_its_dialect(workplace, make_checkpoint, command):
+    checkpoint = make_checkpoint("annotated-tiny")
+    for ending in (".pt", ".npz"):
+        triglot.port(checkpoint, f"run{ending}", target_dialect="article-annotated")
+        assert (
+            "for the state dict of an article, name its dialect (--source-dialect)"
+            in command("inspect", f"run{ending}")[2]
+        )
+
+
 def test_a_source_that_is_in_another_dialect(workplace, make_checkpoint, command):
     path = file_with(lambda _: None)(workplace, make_checkpoint)
     message = (
@@ -761,7 +804,7 @@ def test_a_source_that_is_in_another_dialect(workplace, make_checkpoint, command
         "bare .safetensors file"
     )
     with unchanged(workplace):
-        assert command("port", path, "target", "--source-dialect", "huggingface") == line(message)
+        assert command("port", path, "target.npz", "--source-dialect", "huggingface") == line(message)
         with refusal(PortingError, message):
             triglot.port(path, "target", source_dialect="huggingface")
         message = "bert-base-tiny is a recipe, which is in no dialect; leave the dialect out, or give a path"

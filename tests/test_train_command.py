@@ -114,7 +114,7 @@ def test_weights_of_a_checkpoint_are_where_a_training_begins(run, workplace):
         (("translation-tiny", "--dtype", "bfloat16"), "dtype of a training is 'bfloat16'; expected one of"),
         (
             ("translation-tiny", "--target", "there.npz"),
-            "there.npz is there already; go on with it by --resume",
+            "there.npz is there already; choose another --target",
         ),
         (("translation-tiny", "--target", "no/where.npz"), "cannot write no/where.npz"),
         (
@@ -122,7 +122,7 @@ def test_weights_of_a_checkpoint_are_where_a_training_begins(run, workplace):
             "cannot draw curves.txt: expected a name that ends in",
         ),
         (("translation-tiny", "--resume", "plain.npz"), "plain.npz keeps no training to go on with; give it as MODEL"),
-        (("translation-tiny", "--resume", "missing.npz"), "cannot read missing.npz: No such file"),
+        (("translation-tiny", "--resume", "missing.npz"), "there is no missing.npz; give a checkpoint"),
         (("nonsense", "--resume", "there.npz"), "'nonsense' is neither a recipe nor a path"),
         (("translation", "--resume", "there.npz"), "there.npz is no translation; name the recipe that it was trained"),
         (
@@ -176,6 +176,14 @@ def test_options_of_a_plan_may_be_repeated(run, workplace):
     assert kept("on.npz").moments.steps == 2
 
 
+def test_the_checkpoint_that_a_training_begins_with_stays(run, workplace):
+    run(*TINY, "--framework", "torch", "--steps", "1", "--target", "run.npz")
+    before = (workplace / "run.npz").read_bytes()
+    run("train", "run.npz", "--framework", "torch", "--steps", "2", "--quiet")
+    assert (workplace / "run.npz").read_bytes() == before
+    assert kept("run-trained.npz").moments.steps == 2
+
+
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
 def test_the_same_training_gives_the_same_picture(workplace, ending):
     from triglot.plots import draw_training
@@ -209,17 +217,20 @@ def begin(*arguments):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_it_after_a_step_with_the_checkpoint_whole(workplace, number):
-    process = begin("--steps", "100000", "--save-every", "5", "--target", "run.npz")
+    process = begin("--steps", "100000", "--save-every", "5", "--target", "run.npz", "--json", "run.json")
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     steps = kept("run.npz").moments.steps
     assert 5 <= steps < 100_000
     assert err.splitlines() == [
+        "triglot: ending after this step; another Ctrl-C loses what is not written yet",
         f"triglot: run.npz has {steps} steps; go on with --resume run.npz",
         "triglot: interrupted",
     ]
-    assert os.listdir() == ["run.npz"]
+    assert sorted(os.listdir()) == ["run.json", "run.npz"]
+    report = json.loads((workplace / "run.json").read_text())
+    assert (report["steps"], len(report["loss"]), report["unseen"]) == (steps, steps, None)
     resumed = triglot.train(triglot.load("run.npz"), "torch", steps=steps + 1)
     straight = triglot.train(triglot.initialize("translation-tiny"), "torch", steps=steps + 1)
     assert resumed.digest == straight.digest, "not half a step was lost or made twice"
@@ -247,7 +258,7 @@ def test_translate_says_what_the_model_makes_of_it(run, command, workplace):
         code, out, err = command("translate", text)
         assert (code, out) == (2, "")
         assert message in err
-    assert "neither a recipe nor a path" in command("translate", "q", "--model", "nothing.npz")[2]
+    assert "there is no nothing.npz" in command("translate", "q", "--model", "nothing.npz")[2]
 
 
 def test_score_counts_what_is_right(framework):

@@ -1,6 +1,7 @@
 """The tutorials run as they are written: code in order, output compared; and no document names what is not there."""
 
 import ast
+import codeop
 import contextlib
 import io
 import re
@@ -75,6 +76,30 @@ def test_the_page_runs_and_prints_what_it_shows(path, command, workplace, pytest
         run_page(path.read_text(), command)
 
 
+def assert_pasteable(content):
+    """Python's prompt takes the lines one after the other: an indented block ends with an empty line there."""
+    entered: list[str] = []
+    for line in [*content.splitlines(), ""]:
+        entered.append(line)
+        # An empty line ends a statement, whatever follows.
+        if codeop.compile_command("\n".join(entered), "prompt") is not None:
+            entered.clear()
+    assert not any(entered), "the last statement is not whole"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_code_can_be_pasted_at_the_prompt(path):
+    for kind, content, _ in blocks(path.read_text()):
+        if kind == "python":
+            assert_pasteable(content)
+
+
+def test_code_that_cannot_be_pasted_is_noticed():
+    assert_pasteable("for i in ():\n    i\n\nprint(1)\n")
+    with pytest.raises(SyntaxError):
+        assert_pasteable("for i in ():\n    i\nprint(1)\n")
+
+
 def test_there_is_a_page_for_each_article_and_every_page_is_listed():
     names = ["000-translation", "001-dygraph", "002-prenorm", "003-annotated", "004-multihead"]
     assert [path.stem for path in PAGES] == names
@@ -110,7 +135,7 @@ def test_a_page_without_code_and_a_wrong_output_are_noticed(command, workplace):
     with pytest.raises(AssertionError, match="printed\n2\nwhere the page shows\n3\n"):
         run_page(page, command)
     run_page(page.replace("3", "2"), command)
-    with pytest.raises(AssertionError, match="neither a recipe nor a path"):
+    with pytest.raises(AssertionError, match=r"there is no nothing\.npz"):
         run_page("```python\n1\n```\n\n```sh\ntriglot inspect nothing.npz\n```\n", command)
 
 

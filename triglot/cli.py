@@ -68,6 +68,7 @@ def main() -> None:
             _fail(f"not enough memory: {error}; use a smaller model, or a machine with more")
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
     if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is to be lost any more, and frameworks clean up at exit
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 

@@ -70,6 +70,8 @@ def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None
         return Source(model, Checkpoint(configuration, initialize(configuration, seed)), None)
     path = Path(model)
     if not model or not (os.path.exists(path) or _is_closed(path)):
+        if path.suffix:
+            raise ModelNotFoundError(f"there is no {model}; give a file that exists, or a recipe (triglot recipes)")
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
             f"{', '.join(recipes.recipes())}"

@@ -36,8 +36,9 @@ def train(
 
     One that was trained before goes on exactly where it stopped, in any framework, with the plan and the dtype that it
     has; ``plan`` and ``dtype`` None: those, or the defaults, float32 among them. Every ``save_every`` steps, and at the
-    end, what is there is written to ``target``, all of it or nothing. ``on_step`` is called after each step with the
-    number of steps made, the rate and what the step saw; training stops when it returns False.
+    end, what is there is written to ``target``, all of it or nothing, in the place of a file of that name. ``on_step``
+    is called after each step with the number of steps made, the rate and what the step saw; training stops when it
+    returns False.
 
     Raises:
         TaskError: the model cannot learn this task.
@@ -119,8 +120,8 @@ def translation(checkpoint: Checkpoint, framework: str, text: str) -> tuple[str,
     return write(int(token) for token in generated[0]), " ".join(translate(words))
 
 
-def report(checkpoint: Checkpoint, framework: str, unseen: Score) -> dict[str, Any]:
-    """What ``triglot train --json`` writes.
+def report(checkpoint: Checkpoint, framework: str, unseen: Score | None = None) -> dict[str, Any]:
+    """What ``triglot train --json`` writes; ``unseen`` is null of a training that was interrupted.
 
     Raises:
         TaskError: the checkpoint was not trained.
@@ -136,6 +137,6 @@ def report(checkpoint: Checkpoint, framework: str, unseen: Score) -> dict[str, A
         "steps": training.moments.steps,
         "loss": [float(value) for value in np.asarray(training.history.loss)],
         "accuracy": [float(value) for value in np.asarray(training.history.accuracy)],
-        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences},
+        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences} if unseen else None,
         "weights_digest": checkpoint.digest,
     }

@@ -13,6 +13,12 @@ from .. import numpy_nn as nn
 from .process import PrePostProcess
 
 
+def position_table(name: str, max_length: int, hidden_size: int, dtype: np.dtype) -> ndarray:
+    """Positions as ``positions.py`` has them, (max_length, D)."""
+    table = positions.TABLES[name](max_length, hidden_size)
+    return table.astype(dtype)
+
+
 class Embeddings:
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
@@ -50,8 +56,8 @@ class Embeddings:
         if self.config.positions == "learned":
             x = x + self.position(places + self.config.position_offset)
         elif self.config.positions != "none":
-            table = positions.TABLES[self.config.positions](self.max_length, self.config.hidden_size)
-            x = x + table.astype(x.dtype)[places]
+            sizes = self.config.positions, self.max_length, self.config.hidden_size
+            x = x + position_table(*sizes, x.dtype)[places]
         if self.config.segments:
             assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
             x = x + self.segment(segment_ids)

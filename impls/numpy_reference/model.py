@@ -12,7 +12,8 @@ from ...shared.errors import FrameworkError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
 from ...shared.training import Moments, Outcome, Plan
-from . import masks, training, weights
+from . import execution, masks, training, weights
+from .execution import in_mode
 from .generation import Generator
 from .transformer import Transformer
 
@@ -22,7 +23,9 @@ DTYPES = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
 class Model:
     """A checkpoint in plain NumPy: the truth in float64, the noise in float32. Implements ``shared.protocol.Model``."""
 
-    def __init__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
+    ) -> None:
         dtype = dtype or "float64"
         if dtype not in DTYPES:
             raise FrameworkError(f"NumPy: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
@@ -32,20 +35,23 @@ class Model:
         self.dtype = DTYPES[dtype]
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
+        self.mode = mode
+        self._encode = in_mode(mode, execution.encode, self.transformer)
+        self._run = in_mode(mode, execution.run, self.transformer)
+        self._trace = in_mode(mode, execution.trace, self.transformer)
         self.generator = Generator(self.transformer)
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
-        source, ids = self._tensor(batch.source), (self._tensor(batch.segment_ids), self._tensor(batch.task_ids))
-        return self.transformer.encode(source, self._tensor(batch.valid), *ids)
+        return self._encode(self._tensors(batch.arrays()))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
-        _, heads = self.run(batch)
+        _, heads = self._run(self._tensors(batch.arrays()))
         return heads
 
     def forward(
@@ -53,7 +59,7 @@ class Model:
     ) -> np.ndarray:
         """See ``shared.protocol.Model.forward``."""
         batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
-        _, heads = self.run(batch)
+        _, heads = self._run(self._tensors(batch.arrays()))
         (scores,) = heads.values()
         return scores
 
@@ -75,7 +81,7 @@ class Model:
     ) -> tuple[np.ndarray, np.ndarray]:
         """See ``shared.protocol.Model.attend``."""
         batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
-        output, averaged = self.run(batch)
+        output, averaged = self._run(self._tensors(batch.arrays()))
         return output if batch_first else output.swapaxes(0, 1), averaged
 
     def loss_and_gradients(
@@ -100,25 +106,19 @@ class Model:
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
+        valid = inputs.check_valid(valid)
         padding, causal = masks.padding(valid), masks.causal(valid.shape[1])
         combined = masks.combine(padding, causal)
         return {"padding": padding, "causal": causal, "combined": combined}
 
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
-        probe = Probe(self._tensors(replacements or {}))
-        self.run(batch, probe)
-        return probe.record
+        record = self._trace(self._tensors(batch.arrays()), self._tensors(replacements or {}))
+        return record
 
-    def run(self, batch: Batch, probe: Probe | None = None) -> tuple[Any, Any]:
-        """Output and heads, or, of a model that is attention alone, output and averaged weights; in the framework."""
-        given = self._tensors(batch.arrays())
-        if self.config.kind == "attention":
-            allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
-            vectors = given["query"], given["source"], given["value"]
-            return self.transformer.attend(*vectors, allowed, given["bias"], probe)
-        source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-        return self.transformer(*source, given["target"], given["target_valid"], probe)
+    def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
+        """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
+        return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

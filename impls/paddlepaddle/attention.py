@@ -74,7 +74,7 @@ class MultiHeadAttention(nn.Layer):
 
     def split_heads(self, x: Tensor, size: int) -> Tensor:
         """(B, S, H * size) -> (B, H, S, size)."""
-        return x.unflatten(-1, (self.config.heads, size)).transpose([0, 2, 1, 3])
+        return x.reshape([0, 0, self.config.heads, size]).transpose([0, 2, 1, 3])
 
     def merge_heads(self, x: Tensor) -> Tensor:
         """(B, H, T, V) -> (B, T, H * V)."""

@@ -14,7 +14,8 @@ from ...shared.inputs import Batch
 from ...shared.probe import Probe
 from ...shared.training import Moments, Outcome, Plan
 from ...shared.training_members import check_beginning
-from . import masks, training, weights
+from . import execution, masks, training, weights
+from .execution import in_mode
 from .generation import Generator
 from .transformer import Transformer
 
@@ -24,7 +25,9 @@ DTYPES = {"float32": paddle.float32, "float64": paddle.float64, "bfloat16": padd
 class Model:
     """A checkpoint in PaddlePaddle. Implements ``shared.protocol.Model``."""
 
-    def __init__(self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
+    ) -> None:
         dtype = dtype or "float32"
         if dtype not in DTYPES:
             raise FrameworkError(f"PaddlePaddle: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
@@ -43,14 +46,17 @@ class Model:
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
         self.transformer.eval()
+        self.mode = mode
+        self._encode = in_mode(mode, execution.encode, self.transformer)
+        self._run = in_mode(mode, execution.run, self.transformer)
+        self._trace = in_mode(mode, execution.trace, self.transformer)
         self.generator = Generator(self.transformer)
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with paddle.no_grad():
-            source, ids = self._tensor(batch.source), (self._tensor(batch.segment_ids), self._tensor(batch.task_ids))
-            return self._to_numpy(self.transformer.encode(source, self._tensor(batch.valid), *ids))
+            return self._to_numpy(self._encode(self._tensors(batch.arrays())))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -58,7 +64,7 @@ class Model:
         """See ``shared.protocol.Model.heads``."""
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         with paddle.no_grad():
-            _, heads = self.run(batch)
+            _, heads = self._run(self._tensors(batch.arrays()))
             return {name: self._to_numpy(value) for name, value in heads.items()}
 
     def forward(
@@ -67,7 +73,7 @@ class Model:
         """See ``shared.protocol.Model.forward``."""
         batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
         with paddle.no_grad():
-            _, heads = self.run(batch)
+            _, heads = self._run(self._tensors(batch.arrays()))
             (scores,) = heads.values()
             return self._to_numpy(scores)
 
@@ -92,7 +98,7 @@ class Model:
         """See ``shared.protocol.Model.attend``."""
         batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
         with paddle.no_grad():
-            output, averaged = self.run(batch)
+            output, averaged = self._run(self._tensors(batch.arrays()))
             output = self._to_numpy(output)
             return output if batch_first else output.swapaxes(0, 1), self._to_numpy(averaged)
 
@@ -120,6 +126,7 @@ class Model:
 
     def masks(self, valid: np.ndarray) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.masks``."""
+        valid = inputs.check_valid(valid)
         padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1])
         combined = masks.combine(padding, causal)
         return {
@@ -131,19 +138,12 @@ class Model:
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
         with paddle.no_grad():
-            probe = Probe(self._tensors(replacements or {}))
-            self.run(batch, probe)
-            return {name: self._to_numpy(value) for name, value in probe.record.items()}
+            record = self._trace(self._tensors(batch.arrays()), self._tensors(replacements or {}))
+            return {name: self._to_numpy(value) for name, value in record.items()}
 
-    def run(self, batch: Batch, probe: Probe | None = None) -> tuple[Any, Any]:
-        """Output and heads, or, of a model that is attention alone, output and averaged weights; in the framework."""
-        given = self._tensors(batch.arrays())
-        if self.config.kind == "attention":
-            allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
-            vectors = given["query"], given["source"], given["value"]
-            return self.transformer.attend(*vectors, allowed, given["bias"], probe)
-        source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-        return self.transformer(*source, given["target"], given["target_valid"], probe)
+    def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
+        """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
+        return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

@@ -171,7 +171,7 @@ def from_names(shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) 
     if missing:
         raise PortingError(
             f"a bare state dict does not say {', '.join(missing)}; give them as config (--set {missing[0]}=... on the "
-            "command line), or a recipe"
+            "command line), or a recipe; for the state dict of an article, name its dialect (--source-dialect)"
         )
 
     def size(name: str, axis: int) -> int:

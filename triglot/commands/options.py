@@ -27,6 +27,8 @@ class Mode(StrEnum):
     """How a framework runs a model, as an option takes it."""
 
     eager = "eager"
+    jit = "jit"
+    compiled = "compiled"
 
 
 class Dialect(StrEnum):

@@ -85,6 +85,6 @@ def parity(
     write_json(json_file, report.to_dict())
     if not quiet:
         show(tables.print_parity, report)
-    elif report.exit_code:
+    if report.exit_code == 2 or (quiet and report.exit_code):
         print(f"triglot: {tables.summary(report)}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(report.exit_code)

@@ -29,11 +29,14 @@ def port(
     """Write weights in another dialect: foreign ones as a neutral checkpoint, or the other way round."""
     from triglot import api, models, tables  # noqa: PLC0415
     from triglot.commands.fields import configuration  # noqa: PLC0415
+    from triglot.shared import checkpoint as checkpoints  # noqa: PLC0415
 
     if target_dialect is Dialect.huggingface:
         files.check_folder(target)
     else:
-        check_target(target)
+        check_target(target, source)
+    if target_dialect is Dialect.neutral:
+        checkpoints.check_target(target)
     dialect = source_dialect.value if source_dialect else None
     given = models.resolve(source, config=configuration(config, fields), dialect=dialect).checkpoint
     checkpoint = api.port(given, target, target_dialect=target_dialect.value)

@@ -1,5 +1,6 @@
 """``triglot train``: the toy translation of article 000, from the start or from where a training stopped."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ import typer
 
 from triglot.commands.options import Device, Dtype, Framework, JsonOption, QuietOption
 from triglot.commands.output import check_apart, check_target, show, write_json
-from triglot.shared import files
 from triglot.shared.errors import OutputError
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended, by convention
@@ -37,7 +37,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The checkpoint to write. Default: RECIPE.npz, or the one of --resume.",
+            help="The checkpoint to write. Default: RECIPE.npz, NAME-trained.npz if MODEL is a file, or the one of "
+            "--resume.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +79,8 @@ def train(
 ) -> None:
     """Train an encoder-decoder on the toy translation of article 000, or go on with a training, in any framework.
 
-    Ctrl-C ends it after the step that it is at, and writes the checkpoint.
+    Ctrl-C ends it after the step that it is at, and writes the checkpoint. A second one ends it at once: what came
+    after the last checkpoint is lost.
     """
     from triglot import api, models, plots, tables, training  # noqa: PLC0415
     from triglot.shared.environment import limit_threads  # noqa: PLC0415
@@ -120,7 +122,9 @@ def train(
         plots.draw_training(trained.training, plot, f"{model}, trained in {name}")
     if interrupted and trained.training.moments.steps < steps:
         done = trained.training.moments.steps
-        print(f"triglot: {target} has {done} steps; go on with --resume {target}", file=sys.stderr)  # noqa: T201
+        write_json(json_file, training.report(trained, name))
+        steps_done = "1 step" if done == 1 else f"{done} steps"
+        print(f"triglot: {target} has {steps_done}; go on with --resume {target}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(INTERRUPTED)
     unseen = training.score(trained, name, seed=plan.seed)
     write_json(json_file, training.report(trained, name, unseen))
@@ -130,10 +134,15 @@ def train(
 
 def _check_training_target(target: Path | None, resume: Path | None, model: str) -> Path:
     """Where the checkpoint of a training goes: nowhere where it would replace another one than that it goes on with."""
-    path = target or resume or Path(f"{Path(model).name.removesuffix('.npz')}.npz")
-    files.check_target(path)
+    from triglot.shared import checkpoint as checkpoints  # noqa: PLC0415
+
+    begins_with_file = Path(model).exists()  # which stays as it is
+    path = target or resume or Path(f"{Path(model).stem}-trained.npz" if begins_with_file else f"{model}.npz")
+    checkpoints.check_target(path)
     if path.exists() and not (resume is not None and resume.exists() and path.samefile(resume)):
-        raise OutputError(f"{path} is there already; go on with it by --resume {path}, or choose another --target")
+        raise OutputError(
+            f"{path} is there already; choose another --target, or, if it is a training, go on with it by --resume"
+        )
     return path
 
 
@@ -146,6 +155,7 @@ def _finishing_the_step() -> Iterator[list[bool]]:
         if asked:
             signal.default_int_handler(number, frame)
         asked.append(True)
+        os.write(2, b"triglot: ending after this step; another Ctrl-C loses what is not written yet\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,0 +1,55 @@
+"""How a model is run: as it is written, or compiled.
+
+"eager": operation by operation. "jit": compiled by the framework when it is first called; weights may change, and
+gradients flow. "compiled": compiled to be deployed, the fastest there is; the weights are part of it.
+
+Shapes: B batch, S source length, T target length, D hidden size.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import Array
+
+from ...shared.probe import Probe
+from . import masks
+from .transformer import Transformer
+
+
+def encode(transformer: Transformer, given: Mapping[str, Array]) -> Array:
+    """The output of the encoder, (B, S, D). given: a batch by name."""
+    return transformer.encode(given["source"], given["valid"], given["segment_ids"], given["task_ids"])
+
+
+def run(transformer: Transformer, given: Mapping[str, Array], probe: Probe | None = None) -> tuple[Array, Any]:
+    """Output and heads, or, of a model that is attention alone, output and averaged weights."""
+    if transformer.config.kind == "attention":
+        allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
+        vectors = given["query"], given["source"], given["value"]
+        return transformer.attend(*vectors, allowed, given["bias"], probe)
+    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+    return transformer(*source, given["target"], given["target_valid"], probe)
+
+
+def trace(transformer: Transformer, given: Mapping[str, Array], replacements: Mapping[str, Array]) -> dict[str, Array]:
+    """Every named value; the model goes on with what replaces it."""
+    probe = Probe(replacements)
+    run(transformer, given, probe)
+    return probe.record
+
+
+def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) -> Callable[..., Any]:
+    """``program`` with its first argument given: ``transformer``.
+
+    Raises:
+        FrameworkError: there is no compiler, or no such mode.
+    """
+    if mode == "eager":
+        return partial(program, transformer)
+    # The weights are handed over: as constants, XLA would fold them for minutes. It is as fast either way, so "jit" and
+    # "compiled" are the same here. What is handed over are the variables of the transformer, as training leaves them.
+    graph, parameters = nnx.split(transformer, nnx.Param)
+    return partial(jax.jit(lambda parameters, *given: program(nnx.merge(graph, parameters), *given)), parameters)

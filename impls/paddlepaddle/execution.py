@@ -1,0 +1,145 @@
+"""How a model is run: as it is written, or compiled.
+
+"eager": operation by operation. "jit": compiled by the framework when it is first called; weights may change, and
+gradients flow. "compiled": compiled to be deployed, the fastest there is; the weights are part of it.
+
+Shapes: B batch, S source length, T target length, D hidden size.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import paddle
+from paddle import Tensor, inference, nn
+from paddle.static import InputSpec
+from paddle.utils import flatten, pack_sequence_as
+
+from ...shared.config import ModelConfig
+from ...shared.environment import threads
+from ...shared.probe import Probe
+from . import masks
+from .transformer import Transformer
+
+EVERY_NAME = (
+    "source",
+    "valid",
+    "segment_ids",
+    "task_ids",
+    "target",
+    "target_valid",
+    "query",
+    "value",
+    "allowed",
+    "bias",
+)
+
+
+def encode(transformer: Transformer, given: Mapping[str, Tensor]) -> Tensor:
+    """The output of the encoder, (B, S, D). given: a batch by name."""
+    return transformer.encode(given["source"], given["valid"], given["segment_ids"], given["task_ids"])
+
+
+def run(transformer: Transformer, given: Mapping[str, Tensor], probe: Probe | None = None) -> tuple[Tensor, Any]:
+    """Output and heads, or, of a model that is attention alone, output and averaged weights."""
+    if transformer.config.kind == "attention":
+        allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
+        vectors = given["query"], given["source"], given["value"]
+        return transformer.attend(*vectors, allowed, given["bias"], probe)
+    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+    return transformer(*source, given["target"], given["target_valid"], probe)
+
+
+def trace(
+    transformer: Transformer, given: Mapping[str, Tensor], replacements: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Every named value; the model goes on with what replaces it."""
+    probe = Probe(replacements)
+    run(transformer, given, probe)
+    return probe.record
+
+
+def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) -> Callable[..., Any]:
+    """``program`` with its first argument given: ``transformer``.
+
+    Raises:
+        FrameworkError: there is no compiler, or no such mode.
+    """
+    if mode == "eager":
+        return partial(program, transformer)
+    # A predictor has the outputs that it was saved with, so what records every value is compiled otherwise.
+    if mode == "compiled" and program is not trace:
+        return _Deployed(program, transformer).run
+    layer = _Program(program, transformer)
+    layer.forward = paddle.jit.to_static(layer.forward, full_graph=True)  # the layer has to outlive what it compiled
+    return layer
+
+
+def _read_by(program: Callable[..., Any], config: ModelConfig) -> list[str]:
+    """The members of a batch that ``program`` reads."""
+    if config.kind == "attention":
+        return ["query", "source", "value", "valid", "allowed", "bias"]
+    names = ["source", "valid"]
+    names += ["segment_ids"] if config.segments else []
+    names += ["task_ids"] if config.tasks else []
+    return names + (["target", "target_valid"] if config.kind == "encoder_decoder" and program is run else [])
+
+
+class _Program(nn.Layer):
+    """A function of a transformer as a layer: ``to_static`` compiles only methods of those."""
+
+    def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
+        super().__init__()
+        self.program = program
+        self.transformer = transformer
+
+    def forward(self, given: dict[str, Tensor], more: dict[str, Tensor] | None = None) -> Any:
+        return self.program(self.transformer, given) if more is None else self.program(self.transformer, given, more)
+
+
+class _Deployed(nn.Layer):
+    """Paddle's inference engine, with oneDNN on the CPU: how its documentation says to deploy. Built when first called.
+
+    One engine serves every shape.
+    """
+
+    def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
+        super().__init__()
+        self.program = program
+        self.transformer = transformer
+        self.names = _read_by(program, transformer.config)
+        self.predictor: inference.Predictor | None = None
+        self.outputs: Any = None
+
+    def forward(self, given: dict[str, Tensor]) -> Any:
+        # An input that nothing reads is an error to the engine.
+        return flatten(self.program(self.transformer, {name: given.get(name) for name in EVERY_NAME}))
+
+    def run(self, given: Mapping[str, Tensor]) -> Any:
+        """What ``program`` returns."""
+        if self.predictor is None:
+            self.predictor = self._build(given)
+            self.outputs = self.program(self.transformer, given)  # the engine has but a list of them
+        for name in self.names:
+            self.predictor.get_input_handle(name).share_external_data(given[name])
+        self.predictor.run()
+        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
+        return pack_sequence_as(self.outputs, [paddle.to_tensor(handle.copy_to_cpu()) for handle in handles])
+
+    def _build(self, given: Mapping[str, Tensor]) -> inference.Predictor:
+        specs = {name: InputSpec([None] * given[name].ndim, given[name].dtype, name) for name in self.names}
+        to_static: Any = paddle.jit.to_static  # its stubs know no dictionary of inputs
+        self.forward = to_static(self.forward, input_spec=[specs], full_graph=True)
+        with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+            paddle.jit.save(self, f"{folder}/program")
+            config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
+            config.disable_glog_info()
+            if paddle.get_device() == "cpu":
+                config.disable_gpu()
+                config.enable_mkldnn()
+                config.set_mkldnn_cache_capacity(1)  # or reordered weights pile up, a copy for each shape
+                config.set_cpu_math_library_num_threads(threads())
+            else:
+                config.enable_use_gpu(100, 0)
+            return inference.create_predictor(config)

@@ -1,0 +1,91 @@
+"""Modes: what is compiled computes what is written, for every kind of model, and no faster one than was asked for."""
+
+import shutil
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.shared import batches
+from triglot.shared.errors import FrameworkError
+from triglot.shared.recipes import recipe
+
+KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
+COMPILED = ("jit", "compiled")
+
+
+@pytest.mark.parametrize("mode", COMPILED)
+@pytest.mark.parametrize("name", KINDS)
+def test_every_check_passes(framework, name, mode, make_checkpoint, pytestconfig):
+    if pytestconfig.getoption("--seeds") == 1:
+        pytest.skip("compiling for every check takes up to a minute: see make audit")
+    report = triglot.check(make_checkpoint(name), [framework], mode=mode, isolate=False)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+@pytest.mark.parametrize("mode", COMPILED)
+@pytest.mark.parametrize("name", KINDS)
+def test_the_outputs_are_those_of_eager_mode(framework, name, mode, make_checkpoint):
+    """To twice what the sums of a layer norm may err by in float32."""
+    config = recipe(name)
+    batch = batches.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    eager, compiled = (triglot.build(framework, make_checkpoint(name), mode=each) for each in ("eager", mode))
+    for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
+        bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
+
+
+def answers(model, batch):
+    if model.config.kind == "attention":
+        return model.attend(batch.query, batch.source, batch.value, batch.allowed, batch.valid, batch.bias)
+    encoded = model.encode(batch.source, batch.valid)
+    if model.config.kind == "encoder":
+        return encoded, *model.heads(batch.source, batch.valid).values()
+    return encoded, model.forward(batch.source, batch.target, batch.valid, batch.target_valid)
+
+
+def code_that_runs(call):
+    """The Python functions that a call runs through."""
+    seen = set()
+    sys.setprofile(lambda frame, event, _: seen.add(frame.f_code) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.parametrize("mode", impls.MODES)
+def test_the_compiled_is_not_the_written(framework, mode, make_checkpoint):
+    """Once it is compiled, the model code is not run any more."""
+    model: Any = triglot.build(framework, make_checkpoint("bert-base-tiny"), mode=mode)
+    ids = np.arange(1, 6)[None]
+    written = type(model.transformer).encode.__code__
+    model.encode(ids)
+    assert (written in code_that_runs(lambda: model.encode(ids))) == (mode == "eager")
+
+
+def test_many_lengths_are_compiled_for(framework, make_checkpoint):
+    """More than the eight after which PyTorch would go on eagerly, unless it is told not to."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    model, reference = triglot.build(framework, checkpoint, mode="jit"), triglot.build("numpy", checkpoint)
+    for length in range(1, 11):
+        ids = np.arange(1, 1 + length)[None].repeat(1 + length % 3, axis=0)
+        np.testing.assert_allclose(model.encode(ids), reference.encode(ids), rtol=0, atol=1e-5)
+
+
+def test_the_reference_is_never_compiled(make_checkpoint):
+    for mode in COMPILED:
+        with pytest.raises(FrameworkError, match=f"^NumPy: .*no mode '{mode}'; choose mode 'eager'$"):
+            triglot.build("numpy", make_checkpoint("bert-base-tiny"), mode=mode)
+
+
+def test_a_missing_compiler_is_said(make_checkpoint, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    for mode in COMPILED:
+        with pytest.raises(FrameworkError, match=f"^PyTorch: mode '{mode}' takes a C\\+\\+ compiler; install g\\+\\+"):
+            triglot.build("torch", make_checkpoint("bert-base-tiny"), mode=mode)
+    triglot.build("torch", make_checkpoint("bert-base-tiny"))
