@@ -1,5 +1,6 @@
 """Position tables, computed in float64 and rounded once, by whoever uses them."""
 
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -37,3 +38,19 @@ def sinusoidal_per_dimension(length: int, hidden_size: int) -> Float64s:
 
 
 TABLES = {"sinusoidal": sinusoidal, "sinusoidal_per_dimension": sinusoidal_per_dimension}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One of ``TABLES`` as a constant of a model, ``array`` (max_length, D), which no framework takes for a parameter.
+
+    It is not read-only as the table itself: PyTorch warns of those.
+    """
+
+    name: str
+    max_length: int
+    hidden_size: int
+    array: Float64s = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "array", TABLES[self.name](self.max_length, self.hidden_size).copy())

@@ -1,6 +1,6 @@
 """What every implementation offers. The harness knows models only by this."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from .arrays import Array, Bools
@@ -132,6 +132,18 @@ class Model(Protocol):
 
     def trace(self, batch: Batch, replacements: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Every named value of a forward pass; ``replacements`` are handed on in place of what was computed."""
+        ...
+
+    def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
+        """A call that computes and waits for the result, which stays in the framework: for timing.
+
+        ``workload``: "forward" (output and heads), or "generation" (a target of the greatest length, with kept keys
+        and values). The batch is handed over beforehand.
+        """
+        ...
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """A tensor that ``prepare``'s call returned."""
         ...
 
     def weights(self) -> dict[str, Array]:

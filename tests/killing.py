@@ -61,8 +61,8 @@ def main(folder, kills, way):
     old, new = (Checkpoint(config, initialize(config, seed)) for seed in (0, 1))
     contents = {}
     for name, checkpoint in (("old", old), ("new", new)):
-        save(checkpoint, folder / name)
-        contents[name] = (folder / name).read_bytes()
+        save(checkpoint, folder / f"{name}.npz")
+        contents[name] = (folder / f"{name}.npz").read_bytes()
     target = folder / "target" / "model.npz"
     target.parent.mkdir()
     outcomes, leftovers, duration = Counter(), 0, 0.0
@@ -72,7 +72,7 @@ def main(folder, kills, way):
         before = ("old", "absent")[kill % 2]
         target.unlink()
         if before == "old":
-            shutil.copyfile(folder / "old", target)
+            shutil.copyfile(folder / "old.npz", target)
         child = start(new, target, stay=True)
         time.sleep(duration * (kill + 0.5) / kills)
         if kill >= kills - DONE:

@@ -76,7 +76,8 @@ def test_what_a_bare_file_does_not_say_has_to_be_given(given, make_bare):
     missing = [name for name in ("heads", "activation", "norm_eps", "masking") if name not in (given or {})]
     message = (
         f"cannot port {path}: a bare state dict does not say {', '.join(missing)}; give them as config (--set "
-        f"{missing[0]}=... on the command line), or a recipe"
+        f"{missing[0]}=... on the command line), or a recipe; for the state dict of an article, name its dialect "
+        "(--source-dialect)"
     )
     with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
         port(path, config=given)

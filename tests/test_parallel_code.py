@@ -35,7 +35,7 @@ OWN_HELPERS = {
     ("numpy_reference", "weights.py"): {"place", "np2native", "native2np"},  # no state_dict; nothing to convert
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
-    ("numpy_reference", "model.py"): {"Model._begun", "Model._to_numpy"},  # it does not train; it is NumPy already
+    ("numpy_reference", "model.py"): {"Model._begun"},  # it does not train
     # It has no gradients to train by, and takes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
     ("flax_nnx", "training.py"): {

@@ -234,7 +234,7 @@ BUGS = {
         "embeddings.sum", "embeddings.py", {"if self.config.embedding_scale:": "if False:"}, ANNOTATED
     ),
     "angles for pairs where each dimension has its own": everywhere(
-        "embeddings.sum", "embeddings.py", {"TABLES[name]": 'TABLES["sinusoidal"]'}, TRANSLATION
+        "embeddings.sum", "embeddings.py", {"Table(config.positions": 'Table("sinusoidal"'}, TRANSLATION
     ),
     "a deviation divided by all": Bug(
         "encoder.layers.0.pre_attention.norm",

@@ -756,7 +756,7 @@ def test_an_unknown_dialect(option, workplace, make_checkpoint, command):
         articles = [f"article-{name}" for name in ("translation", "dygraph", "prenorm", "annotated", "multihead")]
         known = ", ".join(map(repr, ("neutral", "huggingface", *articles)))
         message = f"Invalid value for '{option}': 'onnx' is not one of {known}; see triglot port --help"
-        assert command("port", "bert-base-tiny", "target", option, "onnx") == line(message)
+        assert command("port", "bert-base-tiny", "target.npz", option, "onnx") == line(message)
         known = ", ".join(("huggingface", "neutral", *articles))
         with refusal(PortingError, f"unknown dialect 'onnx'; expected one of {known}"):
             given: dict[str, Any] = {option.strip("-").replace("-", "_"): "onnx"}
@@ -808,7 +808,7 @@ def test_a_source_that_is_in_another_dialect(workplace, make_checkpoint, command
         with refusal(PortingError, message):
             triglot.port(path, "target", source_dialect="huggingface")
         message = "bert-base-tiny is a recipe, which is in no dialect; leave the dialect out, or give a path"
-        assert command("port", "bert-base-tiny", "target", "--source-dialect", "neutral") == line(message)
+        assert command("port", "bert-base-tiny", "target.npz", "--source-dialect", "neutral") == line(message)
 
 
 def test_what_the_dialect_cannot_express(workplace, make_checkpoint, command):

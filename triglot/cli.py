@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from triglot.commands.bench import bench
 from triglot.commands.doctor import doctor
 from triglot.commands.inspect import inspect
 from triglot.commands.parity import parity
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (parity, port, inspect, recipes, doctor, train, translate):
+for command in (parity, bench, port, inspect, recipes, doctor, train, translate):
     app.command()(command)
 
 

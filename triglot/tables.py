@@ -95,30 +95,30 @@ def print_training(checkpoint: Checkpoint, target: Path, framework: str, unseen:
 
 def print_parity(report: Report) -> None:
     """One line for each framework and kind of check: its worst value, and how many times the noise that is off."""
-    console = _console()
-    console.print(f"{report.model}: {report.inputs}")
-    console.print(f"weights {report.weights_digest}")
-    console.print()
-    table = _table()
+    screen = console()
+    screen.print(f"{report.model}: {report.inputs}")
+    screen.print(f"weights {report.weights_digest}")
+    screen.print()
+    shown = table()
     for column in ("framework", "check"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("values", justify="right")
-    table.add_column("worst value", overflow="fold")
+        shown.add_column(column, no_wrap=True)
+    shown.add_column("values", justify="right")
+    shown.add_column("worst value", overflow="fold")
     for column in ("error", "noise", "times\nnoise", "of\nbudget"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("verdict", no_wrap=True)
     for framework in report.frameworks:
         for title, checks, value in _LINES:
             rows = [row for row in report.rows if row.framework == framework and row.check in checks]
             rows = [row for row in rows if value is None or row.name == value]
             if rows:
-                _add_parity_line(table, framework, title, rows)
-        table.add_section()
-    console.print(table)
-    console.print()
+                _add_parity_line(shown, framework, title, rows)
+        shown.add_section()
+    screen.print(shown)
+    screen.print()
     for line in _findings(report):
-        console.print(line)
-    console.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
+        screen.print(line)
+    screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
 
 
 def summary(report: Report) -> str:
@@ -150,43 +150,43 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def print_contents(found: Mapping[str, Any]) -> None:
     """The configuration, then a line for each tensor, then the totals."""
-    console = _console()
-    table = _table()
-    table.add_column("configuration")
-    table.add_column("")
+    screen = console()
+    shown = table()
+    shown.add_column("configuration")
+    shown.add_column("")
     for name, value in found["config"].items():
-        table.add_row(name, str(value))
-    console.print(table)
-    console.print()
-    table = _table()
-    table.add_column("tensor")
-    table.add_column("axes")
+        shown.add_row(name, str(value))
+    screen.print(shown)
+    screen.print()
+    shown = table()
+    shown.add_column("tensor")
+    shown.add_column("axes")
     for column in ("shape", "dtype", "bytes"):
-        table.add_column(column, justify="right")
+        shown.add_column(column, justify="right")
     for name, tensor in found["tensors"].items():
         shape = " x ".join(map(str, tensor["shape"]))
-        table.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
-    console.print(table)
-    console.print()
+        shown.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
+    screen.print(shown)
+    screen.print()
     for alias, name in found["aliases"].items():
-        console.print(f"{alias} is {name}")
-    console.print(f"{len(found['tensors'])} tensors, {found['parameters']:,} parameters, {found['bytes']:,} bytes")
-    console.print(f"digest {found['digest']}")
+        screen.print(f"{alias} is {name}")
+    screen.print(f"{len(found['tensors'])} tensors, {found['parameters']:,} parameters, {found['bytes']:,} bytes")
+    screen.print(f"digest {found['digest']}")
 
 
 def print_recipes(configs: Mapping[str, ModelConfig]) -> None:
     """A line for each recipe."""
-    table = _table()
-    table.add_column("recipe", no_wrap=True)
+    shown = table()
+    shown.add_column("recipe", no_wrap=True)
     for column in ("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"):
-        table.add_column(column, justify="right", no_wrap=True)
+        shown.add_column(column, justify="right", no_wrap=True)
     for column in ("pre / post\n/ final", "acti-\nvation", "masking"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("parameters", justify="right", no_wrap=True)
+        shown.add_column(column, no_wrap=True)
+    shown.add_column("parameters", justify="right", no_wrap=True)
     for name, config in configs.items():
         layers = f"{config.layers}+{config.decoder_layers}" if config.decoder_layers else str(config.layers)
         sizes = (config.hidden_size, config.heads, config.feed_forward_size)
-        table.add_row(
+        shown.add_row(
             name,
             layers,
             *map(str, sizes),
@@ -197,22 +197,22 @@ def print_recipes(configs: Mapping[str, ModelConfig]) -> None:
             config.masking,
             f"{_parameter_count(config):,}",
         )
-    _console().print(table)
+    console().print(shown)
 
 
 def print_doctor(found: Mapping[str, Any]) -> None:
     """The environment, and for each framework whether it can be used."""
-    console = _console()
-    console.print(f"Python {found['python']}, {found['system']}, {found['cores']} cores, {found['processor']}")
+    screen = console()
+    screen.print(f"Python {found['python']}, {found['system']}, {found['cores']} cores, {found['processor']}")
     for package, version in found["packages"].items():
-        console.print(f"{package:14}{version or 'not installed'}")
+        screen.print(f"{package:14}{version or 'not installed'}")
     usable = ", ".join(found["frameworks"]) or "none; install triglot[torch], triglot[paddle] or triglot[jax]"
-    console.print(f"frameworks: {usable}")
+    screen.print(f"frameworks: {usable}")
 
 
 def print_line(line: str) -> None:
     """One line, as it is."""
-    _console().print(line)
+    console().print(line)
 
 
 class _Output(Console):
@@ -223,12 +223,13 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-def _table() -> Table:
+def table() -> Table:
     """A table as narrow as its content allows: the names of values are long."""
     return Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Standard output, with no width of its own in a pipe."""
     console = _Output(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 200  # a pipe has no width: cut nothing

@@ -1,7 +1,8 @@
 """The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,7 +60,7 @@ class Model:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with self._arithmetic():
-            return self._to_numpy(self._encode(self._tensors(batch.arrays())))
+            return self.to_numpy(self._encode(self._tensors(batch.arrays())))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -68,7 +69,7 @@ class Model:
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         with self._arithmetic():
             _, heads = self._run(self._tensors(batch.arrays()))
-            return {name: self._to_numpy(value) for name, value in heads.items()}
+            return {name: self.to_numpy(value) for name, value in heads.items()}
 
     def forward(
         self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
@@ -78,13 +79,13 @@ class Model:
         with self._arithmetic():
             _, heads = self._run(self._tensors(batch.arrays()))
             (scores,) = heads.values()
-            return self._to_numpy(scores)
+            return self.to_numpy(scores)
 
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
         """See ``shared.protocol.Model.generate``."""
         batch, length = inputs.to_generate(self.config, source_ids, max_length)
         with self._arithmetic():
-            return self._to_numpy(
+            return self.to_numpy(
                 self.generator.generate(self._tensor(batch.source), self._tensor(batch.valid), length, cached)
             ).astype(np.int32)
 
@@ -102,8 +103,8 @@ class Model:
         batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
         with self._arithmetic():
             output, averaged = self._run(self._tensors(batch.arrays()))
-            output = self._to_numpy(output)
-            return output if batch_first else output.swapaxes(0, 1), self._to_numpy(averaged)
+            output = self.to_numpy(output)
+            return output if batch_first else output.swapaxes(0, 1), self.to_numpy(averaged)
 
     def loss_and_gradients(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
@@ -136,20 +137,38 @@ class Model:
         padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1])
         combined = masks.combine(padding, causal)
         return {
-            "padding": self._to_numpy(padding),
-            "causal": self._to_numpy(causal),
-            "combined": self._to_numpy(combined),
+            "padding": self.to_numpy(padding),
+            "causal": self.to_numpy(causal),
+            "combined": self.to_numpy(combined),
         }
 
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
         with self._arithmetic():
             record = self._trace(self._tensors(batch.arrays()), self._tensors(replacements or {}))
-            return {name: self._to_numpy(value) for name, value in record.items()}
+            return {name: self.to_numpy(value) for name, value in record.items()}
 
     def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
         """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
         return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
+
+    def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
+        """See ``shared.protocol.Model.prepare``."""
+        given = self._tensors(batch.arrays())
+        compute = partial(self._run, given)
+        if workload == "generation":
+            source, length = (given["source"], given["valid"]), self.config.target_max_length
+            compute = partial(self.generator.generate, *source, length, cached=True)
+
+        def call() -> Any:
+            with self._arithmetic():
+                return jax.block_until_ready(compute())
+
+        return call
+
+    def to_numpy(self, tensor: jax.Array) -> np.ndarray:
+        """See ``shared.protocol.Model.to_numpy``."""
+        return weights.jax2np(tensor)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""
@@ -172,9 +191,6 @@ class Model:
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype
         return weights.np2jax(array, self.device, dtype)
-
-    def _to_numpy(self, tensor: jax.Array) -> np.ndarray:
-        return weights.jax2np(tensor)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,23 @@ class Model:
     def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
         """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
         return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
+
+    def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
+        """See ``shared.protocol.Model.prepare``."""
+        given = self._tensors(batch.arrays())
+        compute = partial(self._run, given)
+        if workload == "generation":
+            source, length = (given["source"], given["valid"]), self.config.target_max_length
+            compute = partial(self.generator.generate, *source, length, cached=True)
+
+        def call() -> Any:
+            return compute()
+
+        return call
+
+    def to_numpy(self, tensor: np.ndarray) -> np.ndarray:
+        """See ``shared.protocol.Model.to_numpy``."""
+        return tensor
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

@@ -12,12 +12,6 @@ from ...shared.probe import Probe, observe, under
 from .process import PrePostProcess
 
 
-def position_table(name: str, max_length: int, hidden_size: int, dtype: paddle.dtype) -> Tensor:
-    """Positions as ``positions.py`` has them, (max_length, D)."""
-    table = positions.TABLES[name](max_length, hidden_size)
-    return paddle.to_tensor(table, dtype=dtype)
-
-
 class Embeddings(nn.Layer):
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
@@ -34,6 +28,8 @@ class Embeddings(nn.Layer):
         self.token = nn.Embedding(vocabulary, config.hidden_size)
         if config.positions == "learned":
             self.position = nn.Embedding(config.position_offset + max_length, config.hidden_size)
+        elif config.positions != "none":
+            self.table = positions.Table(config.positions, max_length, config.hidden_size)
         if config.segments:
             self.segment = nn.Embedding(config.segments, config.hidden_size)
         if config.tasks:
@@ -56,8 +52,7 @@ class Embeddings(nn.Layer):
         if self.config.positions == "learned":
             x = x + self.position(places + self.config.position_offset)
         elif self.config.positions != "none":
-            sizes = self.config.positions, self.max_length, self.config.hidden_size
-            x = x + position_table(*sizes, x.dtype)[places]
+            x = x + paddle.to_tensor(self.table.array, dtype=x.dtype)[places]
         if self.config.segments:
             assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
             x = x + self.segment(segment_ids)

@@ -12,16 +12,6 @@ from ...shared.probe import Probe, observe, under
 from .process import PrePostProcess
 
 
-@torch.library.custom_op("triglot::position_table", mutates_args=())  # the compiler would follow NumPy otherwise
-def position_table(name: str, max_length: int, hidden_size: int, dtype: torch.dtype) -> Tensor:
-    """Positions as ``positions.py`` has them, (max_length, D)."""
-    table = positions.TABLES[name](max_length, hidden_size)
-    return torch.tensor(table, dtype=dtype)
-
-
-position_table.register_fake(lambda _, length, hidden_size, dtype: torch.empty(length, hidden_size, dtype=dtype))
-
-
 class Embeddings(nn.Module):
     """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
 
@@ -38,6 +28,11 @@ class Embeddings(nn.Module):
         self.token = nn.Embedding(vocabulary, config.hidden_size)
         if config.positions == "learned":
             self.position = nn.Embedding(config.position_offset + max_length, config.hidden_size)
+        elif config.positions != "none":
+            # A tensor, which its compiler can guard, and a real one where the weights are but shapes.
+            self.table = torch.tensor(
+                positions.Table(config.positions, max_length, config.hidden_size).array, device="cpu"
+            )
         if config.segments:
             self.segment = nn.Embedding(config.segments, config.hidden_size)
         if config.tasks:
@@ -60,8 +55,7 @@ class Embeddings(nn.Module):
         if self.config.positions == "learned":
             x = x + self.position(places + self.config.position_offset)
         elif self.config.positions != "none":
-            sizes = self.config.positions, self.max_length, self.config.hidden_size
-            x = x + position_table(*sizes, x.dtype).to(x.device)[places]
+            x = x + self.table.to(x.device, x.dtype)[places]
         if self.config.segments:
             assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
             x = x + self.segment(segment_ids)

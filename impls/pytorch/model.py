@@ -1,6 +1,7 @@
 """The model behind the common protocol: NumPy arrays in, NumPy arrays out (``shared/protocol.py``)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,14 @@ class Model:
         self._run = in_mode(mode, execution.run, self.transformer)
         self._trace = in_mode(mode, execution.trace, self.transformer)
         self.generator = Generator(self.transformer)
+        if mode != "eager":
+            self.generator.compile()
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
         batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
-            return self._to_numpy(self._encode(self._tensors(batch.arrays())))
+            return self.to_numpy(self._encode(self._tensors(batch.arrays())))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
@@ -61,7 +64,7 @@ class Model:
         batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
             _, heads = self._run(self._tensors(batch.arrays()))
-            return {name: self._to_numpy(value) for name, value in heads.items()}
+            return {name: self.to_numpy(value) for name, value in heads.items()}
 
     def forward(
         self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
@@ -71,13 +74,13 @@ class Model:
         with torch.inference_mode():
             _, heads = self._run(self._tensors(batch.arrays()))
             (scores,) = heads.values()
-            return self._to_numpy(scores)
+            return self.to_numpy(scores)
 
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
         """See ``shared.protocol.Model.generate``."""
         batch, length = inputs.to_generate(self.config, source_ids, max_length)
         with torch.inference_mode():
-            return self._to_numpy(
+            return self.to_numpy(
                 self.generator.generate(self._tensor(batch.source), self._tensor(batch.valid), length, cached)
             ).astype(np.int32)
 
@@ -95,8 +98,8 @@ class Model:
         batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
         with torch.inference_mode():
             output, averaged = self._run(self._tensors(batch.arrays()))
-            output = self._to_numpy(output)
-            return output if batch_first else output.swapaxes(0, 1), self._to_numpy(averaged)
+            output = self.to_numpy(output)
+            return output if batch_first else output.swapaxes(0, 1), self.to_numpy(averaged)
 
     def loss_and_gradients(
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
@@ -126,20 +129,41 @@ class Model:
         padding, causal = masks.padding(self._tensor(valid)), masks.causal(valid.shape[1], self.device)
         combined = masks.combine(padding, causal)
         return {
-            "padding": self._to_numpy(padding),
-            "causal": self._to_numpy(causal),
-            "combined": self._to_numpy(combined),
+            "padding": self.to_numpy(padding),
+            "causal": self.to_numpy(causal),
+            "combined": self.to_numpy(combined),
         }
 
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
         with torch.inference_mode():
             record = self._trace(self._tensors(batch.arrays()), self._tensors(replacements or {}))
-            return {name: self._to_numpy(value) for name, value in record.items()}
+            return {name: self.to_numpy(value) for name, value in record.items()}
 
     def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
         """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
         return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
+
+    def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
+        """See ``shared.protocol.Model.prepare``."""
+        given = self._tensors(batch.arrays())
+        compute = partial(self._run, given)
+        if workload == "generation":
+            source, length = (given["source"], given["valid"]), self.config.target_max_length
+            compute = partial(self.generator.generate, *source, length, cached=True)
+
+        def call() -> Any:
+            with torch.inference_mode():
+                result = compute()
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+            return result
+
+        return call
+
+    def to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
+        """See ``shared.protocol.Model.to_numpy``."""
+        return weights.torch2np(tensor)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""
@@ -162,6 +186,3 @@ class Model:
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = weights.np2torch(array.copy())
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
-
-    def _to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
-        return weights.torch2np(tensor)

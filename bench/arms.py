@@ -1,0 +1,129 @@
+"""Who takes part: Triglot's own implementations in every mode, and the stock encoder of each framework.
+
+Each arm has a builder, ``module:function``, that only its worker process imports: it takes a checkpoint, a case's cell
+and a batch, and returns a ``Prepared``.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .. import impls
+from ..shared.arrays import Array
+from ..shared.config import ModelConfig
+from ..shared.errors import FrameworkError
+
+
+class Prepared(Protocol):
+    """What is timed: a call that computes and waits for the result, and that result as arrays by name."""
+
+    call: Callable[[], Any]
+
+    def outputs(self) -> Mapping[str, Array]:
+        """What a call computes: "output", and "pooler" where there is one; or "ids" for a generation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to compute the model.
+
+    ``packages`` have to be installed. ``peer``: not ours; it computes the output of a post-norm encoder alone.
+    """
+
+    framework: str
+    mode: str
+    builder: str
+    packages: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    peer: bool = False
+
+    def why_not(self, config: ModelConfig, workload: str, dtype: str, device: str) -> str | None:
+        """Why the arm cannot take part; None if it can, as far as is known before it is tried."""
+        if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
+            return f"{', '.join(missing)} not installed"
+        if workload == "generation" and config.kind != "encoder_decoder":
+            return f"an {config.kind} does not generate"
+        if self.peer and (workload != "forward" or not _is_bert(config)):
+            return "computes the forward pass of BERTs alone"
+        if dtype not in self.dtypes:
+            return f"has no {dtype} here"
+        if device not in self.devices:
+            return f"does not run on {device} here"
+        return None
+
+
+def _is_bert(config: ModelConfig) -> bool:
+    """Whether the stock encoders compute this model: post-norm, a layer norm, exact GELU, learned positions."""
+    given = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
+    return (
+        given == ("encoder", "", "dan", "", "layer_norm")
+        and config.activation == "gelu"
+        and config.positions == "learned"
+        and not config.tasks
+        and config.hidden_size == config.heads * config.key_size == config.heads * config.value_size
+        and set(config.heads_on_top) <= {"pooler"}
+    )
+
+
+_PACKAGES = {"torch": ("torch",), "paddle": ("paddle",), "jax": ("jax", "flax", "optax")}
+_FLOATS = {
+    "torch": ("float32", "float64", "bfloat16"),
+    "paddle": ("float32", "float64"),
+    "jax": ("float32", "float64", "bfloat16"),
+}
+
+ARMS: dict[str, Arm] = {
+    **{
+        f"triglot-{framework}-{mode}": Arm(framework, mode, "ours:prepare", _PACKAGES[framework], _FLOATS[framework])
+        for framework in impls.FRAMEWORKS
+        for mode in impls.MODES
+        # jit and compiled are the same in JAX.
+        if (framework, mode) != ("jax", "compiled")
+    },
+    **{
+        f"transformers-{kind}": Arm(
+            "torch",
+            mode,
+            f"peers.transformers_bert:{kind}",
+            ("torch", "transformers"),
+            ("float32", "bfloat16"),
+            peer=True,
+        )
+        for kind, mode in (("eager", "eager"), ("sdpa", "eager"), ("compiled", "jit"))
+    },
+    "torch-nn": Arm("torch", "eager", "peers.torch_encoder:prepare", ("torch",), ("float32", "bfloat16"), peer=True),
+    "paddle-nn": Arm("paddle", "eager", "peers.paddle_encoder:prepare", ("paddle",), peer=True),
+    "nnx": Arm("jax", "jit", "peers.nnx_encoder:prepare", ("jax", "flax"), ("float32", "bfloat16"), peer=True),
+    "onnxruntime": Arm(
+        "onnxruntime",
+        "compiled",
+        "peers.onnx_session:prepare",
+        ("torch", "onnx", "onnxscript", "onnxruntime"),
+        devices=("cpu",),
+        peer=True,
+    ),
+}
+
+
+def selected(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The arms of these frameworks, in these modes, of these names; an empty list leaves the choice open.
+
+    Raises:
+        FrameworkError: there is no arm of such a name, or none is left.
+    """
+    for name in names:
+        if name not in ARMS:
+            raise FrameworkError(f"unknown arm {name!r}; expected one of {', '.join(ARMS)}")
+    found = [
+        name
+        for name, arm in ARMS.items()
+        if (not frameworks or arm.framework in frameworks)
+        and (not modes or arm.mode in modes)
+        and (not names or name in names)
+    ]
+    if not found:
+        raise FrameworkError("no arm is left of that framework, mode and name; ask for less, or for another")
+    return found

@@ -1,0 +1,102 @@
+"""What an arm has to compute before it is timed: a wrong answer has no speed.
+
+The rule is that of ``triglot parity`` (``shared/parity/budgets.py``), on the outputs alone, and of a large batch on its
+first rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..impls.numpy_nn import permuted_contractions
+from ..impls.numpy_reference.model import Model
+from ..shared.arrays import Array
+from ..shared.checkpoint import Checkpoint
+from ..shared.dtypes import representable
+from ..shared.inputs import Batch
+from ..shared.parity.budgets import NOISE_RUNS, budget, noise_in
+from ..shared.probe import Probe
+
+IDS = "ids"
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far the worst output is from the truth, what is accepted, and whether it passes."""
+
+    error: float | None
+    budget: float | None
+    verdict: str
+    name: str = ""
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """As plain JSON types."""
+        return {"error": self.error, "budget": self.budget, "verdict": self.verdict, "name": self.name}
+
+
+class Expectation:
+    """The truth of a cell: its outputs in float64, the noise around them, and which rows they are of."""
+
+    def __init__(self, checkpoint: Checkpoint, workload: str, batch: Batch, dtype: str) -> None:
+        self._dtype = dtype
+        self.rows = len(batch.valid)
+        self._real = batch.target_valid if checkpoint.config.kind == "encoder_decoder" else batch.valid
+        exact = Model(checkpoint, dtype="float64")
+        if workload == "generation":
+            self._truth: Mapping[str, Array] = {IDS: exact.generate(batch.source)}
+            self._noise = {IDS: 0.0}
+            return
+        self._truth = _outputs(exact, batch)
+        rounded = Model(checkpoint, dtype="float32")
+        self._noise = dict.fromkeys(self._truth, 0.0)
+        for seed in range(NOISE_RUNS):
+            with permuted_contractions(seed):
+                found = _outputs(rounded, batch, dtype)
+            for name, value in found.items():
+                self._noise[name] = max(self._noise[name], self._distance(name, value))
+
+    def judge(self, outputs: Mapping[str, Array]) -> Parity:
+        """The worst of ``outputs`` by the share of its budget that it uses up."""
+        worst: tuple[float, Parity] | None = None
+        for name, value in outputs.items():
+            if name not in self._truth or value[: self.rows].shape != self._truth[name].shape:
+                return Parity(None, None, "diverged", name)
+            error = self._distance(name, value[: self.rows])
+            if name == IDS:
+                allowed = 0.0
+            else:
+                magnitude = float(np.abs(self._truth[name]).max())
+                allowed = budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
+            finite = bool(np.isfinite(error))
+            verdict = "pass" if finite and error <= allowed else "diverged"
+            strain = (error / allowed if allowed else float(error > 0)) if finite else float("inf")
+            if worst is None or strain > worst[0]:
+                worst = strain, Parity(error if finite else None, allowed, verdict, name)
+        return Parity(None, None, "diverged") if worst is None else worst[1]
+
+    def _distance(self, name: str, value: Array) -> float:
+        difference = np.abs(np.asarray(value, np.float64) - self._truth[name])
+        per_token = difference.ndim == 3 and difference.shape[:2] == self._real.shape
+        selected = self._real[:, :, None] if per_token else np.ones((), np.bool_)
+        return float(difference.max(initial=0.0, where=np.broadcast_to(selected, difference.shape)))
+
+
+class _Unrecorded(Probe):
+    """Keeps no value: all those of a large batch would not fit into memory."""
+
+    def observe(self, name: str, value: Array) -> Array:
+        return value
+
+
+class _Rounded(Probe):
+    """Rounds every value to bfloat16 on its way, and keeps none."""
+
+    def observe(self, name: str, value: Array) -> Array:
+        return representable(value, "bfloat16")
+
+
+def _outputs(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
+    output, heads = model.run(batch, _Rounded() if dtype == "bfloat16" else _Unrecorded())
+    named: dict[str, Array] = heads if isinstance(heads, dict) else {"averaged": heads}
+    return {"output": output, **named}

@@ -1,0 +1,73 @@
+"""ONNX Runtime, on what PyTorch exports of Triglot's own model."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from ... import impls
+from ...shared.arrays import Array
+from ...shared.checkpoint import Checkpoint
+from ...shared.inputs import Batch
+from ..cases import Case
+
+
+class _Exported(nn.Module):
+    """The model with plain tensors in and out."""
+
+    def __init__(self, transformer: Any) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, source: Tensor, valid: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        nothing = source[:, :0]
+        output, heads = self.transformer(source, valid, segments, segments, nothing, nothing)
+        return output, *heads.values()
+
+
+class Prepared:
+    """A session with as many threads as the case says, and its inputs."""
+
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+        model: Any = impls.build("torch", checkpoint)
+        self.names = ["output", *checkpoint.config.heads_on_top]
+        self.inputs = [
+            {"source": batch.source, "valid": batch.valid, "segments": batch.segment_ids} for batch in batches
+        ]
+        example = tuple(torch.from_numpy(array.copy()) for array in self.inputs[0].values())
+        batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=checkpoint.config.source_max_length)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = case.cell.threads
+        options.log_severity_level = 3
+        with tempfile.TemporaryDirectory(prefix="triglot-") as folder, torch.inference_mode():
+            file = Path(folder) / "model.onnx"
+            torch.onnx.export(
+                _Exported(model.transformer).eval(),
+                example,
+                file,
+                input_names=list(self.inputs[0]),
+                output_names=self.names,
+                dynamic_shapes=tuple({0: batch, 1: length} for _ in example) if len(batches) > 1 else None,
+                dynamo=True,
+                verbose=False,
+            )
+            self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def call(self) -> list[Any]:
+        """Compute every batch."""
+        read = {given.name for given in self.session.get_inputs()}
+        return [
+            self.session.run(self.names, {name: array for name, array in given.items() if name in read})
+            for given in self.inputs
+        ]
+
+    def outputs(self) -> Mapping[str, Array]:
+        """What the first batch gives."""
+        return dict(zip(self.names, self.call()[0], strict=True))
+
+
+prepare = Prepared

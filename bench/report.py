@@ -1,0 +1,163 @@
+"""The outcome of a benchmark: ``triglot.bench/1`` as plain JSON types, and as a Markdown table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import statistics
+from .arms import ARMS
+from .statistics import Ratio
+from .sweep import Comparison, Result
+
+SCHEMA = "triglot.bench/1"
+
+FIELDS = (
+    *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second", "useful_gflops"),
+    *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
+)
+
+
+def to_dict(
+    model: str,
+    weights_digest: str,
+    results: Sequence[Result],
+    comparisons: Sequence[Comparison],
+    rooflines: Mapping[str, Any],
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The report. ``rooflines``: what the hardware reached, by dtype."""
+    again, ratios = split(comparisons)
+    return {
+        "schema": SCHEMA,
+        "model": model,
+        "weights_digest": weights_digest,
+        "environment": dict(environment),
+        "roofline": list(rooflines.values()),
+        "noise_floor": statistics.floor_of(again),
+        "cases": [_case(result, rooflines) for result in results],
+        "ratios": [_ratio(comparison) for comparison in [*comparisons] if comparison in ratios]
+        + [{**_ratio(comparison), "again": True} for comparison in comparisons if comparison not in ratios],
+    }
+
+
+def split(comparisons: Sequence[Comparison]) -> tuple[dict[str, Ratio], list[Comparison]]:
+    """The ratios of arms to themselves, by case, and those of different arms."""
+    again = {one.a: one.ratio for one in comparisons if "*" in one.a.split("/")[0]}
+    return again, [one for one in comparisons if one.a not in again]
+
+
+def exit_code(report: Mapping[str, Any]) -> int:
+    """1 if an arm computes something else than the reference; an arm that could not run does not count."""
+    verdicts = [case["parity"]["verdict"] for case in report["cases"] if case["parity"]]
+    return int("diverged" in verdicts)
+
+
+def _case(result: Result, rooflines: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {name: result.facts.get(name) for name in FIELDS}
+    best = (rooflines.get(result.case.cell.dtype) or {}).get("gflops")
+    useful = facts["useful_gflops"]
+    described = result.case.to_dict()
+    described["fill"] = result.facts.get("fill", described["fill"])
+    return {
+        **described,
+        "status": result.status,
+        "failure": result.failure or None,
+        **facts,
+        "roofline_fraction": useful / best if useful and best else None,
+        "samples_ms": [sample for samples in result.rounds for sample in samples],
+        "round_lengths": [len(samples) for samples in result.rounds],
+    }
+
+
+def _ratio(comparison: Comparison) -> dict[str, Any]:
+    ratio = comparison.ratio
+    return {"a": comparison.a, "b": comparison.b, "median": ratio.median, "low": ratio.low, "high": ratio.high}
+
+
+def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cases with their ratio to the reference arm of their cell, fastest first in each cell, the failed ones last.
+
+    Arms that were timed a second time, to see the noise, are left out.
+    """
+    ratios = {one["a"]: one for one in report["ratios"] if not one.get("again")}
+    found = [{**case, "ratio": ratios.get(case["id"])} for case in report["cases"] if "*" not in case["id"]]
+    cells = list(dict.fromkeys(cell_of(case) for case in found))
+    return sorted(found, key=lambda case: (cells.index(cell_of(case)), *_place(case)))
+
+
+def cell_of(case: Mapping[str, Any]) -> str:
+    """The id of the cell that a case belongs to."""
+    return case["id"].split("/", 1)[1]
+
+
+def title(case: Mapping[str, Any]) -> str:
+    """The cell of a case in words."""
+    shape = f"batch {case['batch']}, length {case['length']}"
+    shape += f", {case['fill']:.0%} of the tokens real" if case["order"] == "padded" else f", in {case['order']} order"
+    threads = "1 thread" if case["threads"] == 1 else f"{case['threads']} threads"
+    return f"{case['model']}, {case['workload']}, {shape}, {case['dtype']}, {case['device']}, {threads}"
+
+
+def cells(case: Mapping[str, Any]) -> list[str]:
+    """The columns of a row: arm, verdict, milliseconds, tokens a second, GFLOP/s, share, ratio, cold start, memory."""
+    if case["status"] != "ok":
+        return [case["arm"], f"{case['status']}: {case['failure']}", *[""] * 7]
+    ratio = case["ratio"]
+    spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else "1"
+    share = case["roofline_fraction"]
+    cold = sum(case[part] for part in ("import_s", "load_s", "compile_s"))
+    return [
+        case["arm"],
+        case["parity"]["verdict"],
+        f"{case['latency_ms']['p50']:.2f}",
+        f"{case['tokens_per_second']:,.0f}",
+        f"{case['useful_gflops']:.0f}" if case["useful_gflops"] else "",
+        f"{share:.0%}" if share else "",
+        spread,
+        f"{cold:.1f}",
+        f"{case['peak_rss_mb']:,.0f}",
+    ]
+
+
+COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the first", "cold start, s", "MiB")
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """A table for each cell."""
+    lines: list[str] = []
+    for cell, members in by_cell(report).items():
+        lines += [f"**{title(members[0])}**", "", f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+        lines += [f"| {' | '.join(cells(case))} |" for case in members]
+        lines += ["", notes(report, cell), ""]
+    return "\n".join(lines)
+
+
+def by_cell(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each cell."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in rows(report):
+        found.setdefault(cell_of(case), []).append(case)
+    return found
+
+
+def notes(report: Mapping[str, Any], cell: str) -> str:
+    """What has to be known to read the numbers of a cell."""
+    again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
+    parts = [f"Ratios are to {ratio_base(report, cell)}; under 1 is faster."]
+    parts += [
+        f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
+    ]
+    others = report["environment"].get("others", {}).get(cell)
+    if others is not None:
+        parts.append(f"Other processes used {others:.2f} processors.")
+    return " ".join(parts)
+
+
+def ratio_base(report: Mapping[str, Any], cell: str) -> str:
+    """The arm that the ratios of a cell are to."""
+    bases = [one["b"].split("/")[0] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell]
+    return bases[0] if bases else "nothing"
+
+
+def _place(case: Mapping[str, Any]) -> tuple[bool, float, int]:
+    ok = case["status"] == "ok"
+    return not ok, case["latency_ms"]["p50"] if ok else 0.0, list(ARMS).index(case["arm"])

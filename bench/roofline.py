@@ -1,0 +1,122 @@
+"""What the hardware can do here: the fastest matrix product and memory copy that any framework reaches on the threads.
+
+Measured in the same run as the cases, in a process of its own for each framework: ``python -m triglot.bench.roofline``.
+Useful work over the best product is the share of the roofline that a case reaches.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import impls
+from ..shared.environment import thread_settings
+
+SIZE = 2048  # rows and columns of the matrices: large enough that the product is all that counts
+COPIED = 64 * 2**20  # numbers that are copied: more than any cache holds
+SECONDS = 0.7
+FEWEST = 3
+
+
+def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int) -> dict[str, Any]:
+    """The best of every framework: {"gflops", "copy_gb_per_s"}, and what each reached, or why it could not."""
+    found: dict[str, Any] = {}
+    for framework in frameworks:
+        command = [sys.executable, "-P", "-m", "triglot.bench.roofline", framework, dtype, device]
+        result = subprocess.run(
+            command, check=False, capture_output=True, text=True, env={**os.environ, **thread_settings(threads)}
+        )
+        if result.returncode:
+            words = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+            found[framework] = {"failure": words[-1]}
+        else:
+            found[framework] = json.loads(result.stdout.splitlines()[-1])
+    reached = [one for one in found.values() if "failure" not in one]
+    return {
+        "dtype": dtype,
+        "device": device,
+        "threads": threads,
+        "size": SIZE,
+        "gflops": max((one["gflops"] for one in reached), default=None),
+        "copy_gb_per_s": max((one["copy_gb_per_s"] for one in reached), default=None),
+        "frameworks": found,
+    }
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """The shortest of the calls of ``SECONDS``, in seconds."""
+    call()
+    seconds: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while len(seconds) < FEWEST or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _torch(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    import torch  # noqa: PLC0415
+
+    a, b = (torch.randn(SIZE, SIZE, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    source = torch.ones(COPIED, device=device)
+    target = torch.empty_like(source)
+
+    def waiting(compute: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> None:
+            compute()
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        return call
+
+    return waiting(lambda: a @ b), waiting(lambda: target.copy_(source))
+
+
+def _paddle(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    import paddle  # noqa: PLC0415
+
+    place = paddle.set_device("gpu" if device == "cuda" else "cpu")
+    a, b = (paddle.randn([SIZE, SIZE]).astype(dtype) for _ in range(2))
+    source = paddle.ones([COPIED])
+
+    def waiting(compute: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> None:
+            compute()
+            if place.is_gpu_place():
+                paddle.device.synchronize()
+
+        return call
+
+    return waiting(lambda: paddle.matmul(a, b)), waiting(lambda: paddle.assign(source))
+
+
+def _jax(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    import jax  # noqa: PLC0415
+    from jax import numpy as jnp  # noqa: PLC0415
+
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    on = jax.devices(device)[0]
+    a, b = (jax.device_put(jax.random.normal(jax.random.key(i), (SIZE, SIZE)).astype(dtype), on) for i in range(2))
+    source = jax.device_put(jnp.ones(COPIED, jnp.float32), on)
+    product, copy = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest")), jax.jit(jnp.negative)
+    return (lambda: jax.block_until_ready(product(a, b))), (lambda: jax.block_until_ready(copy(source)))
+
+
+_CALLS = dict(zip(impls.FRAMEWORKS, (_torch, _paddle, _jax), strict=True))
+
+
+def main() -> None:
+    """Print what the framework, the dtype and the device that are asked for reach."""
+    framework, dtype, device = sys.argv[1:]
+    product, copy = _CALLS[framework](dtype, device)
+    # A copy reads and writes each of its four bytes.
+    found = {"gflops": 2 * SIZE**3 / _best(product) / 1e9, "copy_gb_per_s": 2 * 4 * COPIED / _best(copy) / 1e9}
+    print(json.dumps(found))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

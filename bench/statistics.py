@@ -1,0 +1,90 @@
+"""What samples say: percentiles of one case, and the ratio of two with the interval in which it lies.
+
+Two arms take turns, round after round, so a slow minute of the machine weighs on both. A round gives one median of each
+and so one ratio; the ratios of the rounds are what is resampled. Single samples are not: those of one round lie close
+together, and an interval from them would be far too narrow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..shared.arrays import Array
+
+RESAMPLES = 4_000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long one case takes as another: the median of the rounds, and its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    """Percentiles 50, 90 and 99, least and mean of ``samples``."""
+    given = np.asarray(samples)
+    half, most, nearly_all = np.percentile(given, [50, 90, 99])
+    return {
+        "p50": float(half),
+        "p90": float(most),
+        "p99": float(nearly_all),
+        "min": float(given.min()),
+        "mean": float(given.mean()),
+    }
+
+
+def ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
+    """The ratio of two cases from their samples, round by round.
+
+    The logarithms of the ratios are resampled with replacement. The bootstrap of a median of few values is coarse and
+    too narrow by the square root of n / (n - 1), so its spread is widened by that.
+
+    Raises:
+        ValueError: there are no rounds, or not the same number of both.
+    """
+    if not numerator or len(numerator) != len(denominator):
+        raise ValueError(f"{len(numerator)} rounds against {len(denominator)}; expected as many, and at least one")
+    logarithms = np.log(
+        [np.median(ours) / np.median(theirs) for ours, theirs in zip(numerator, denominator, strict=True)]
+    )
+    middle = float(np.median(logarithms))
+    count = len(logarithms)
+    if count == 1:
+        return Ratio(float(np.exp(middle)), 0.0, float("inf"))
+    drawn = np.random.default_rng(0).choice(logarithms, (RESAMPLES, count))
+    spread = (np.median(drawn, axis=1) - middle) * (count / (count - 1)) ** 0.5
+    low, high = np.percentile(middle + spread, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    return Ratio(*(float(np.exp(value)) for value in (middle, low, high)))
+
+
+def through(first: Ratio, second: Ratio) -> Ratio:
+    """The ratio a / c from a / b and b / c: the widths of independent intervals add up as squares do."""
+    middle = np.log(first.median * second.median)
+    below = np.hypot(np.log(first.median / first.low), np.log(second.median / second.low))
+    above = np.hypot(np.log(first.high / first.median), np.log(second.high / second.median))
+    return Ratio(*(float(np.exp(value)) for value in (middle, middle - below, middle + above)))
+
+
+def is_steady(samples: Sequence[float], window: int = 5, share: float = 0.05) -> bool:
+    """Whether the medians of the last two windows differ by less than ``share``: warm-up is over."""
+    if len(samples) < 2 * window:
+        return False
+    before, after = np.median(samples[-2 * window : -window]), np.median(samples[-window:])
+    return bool(abs(after - before) < share * before)
+
+
+def floor_of(again: Mapping[str, Ratio]) -> float:
+    """The noise floor: the largest difference from 1 that an arm shows against itself, as a share."""
+    bounds: list[float] = [max(abs(value - 1) for value in (ratio.low, ratio.high)) for ratio in again.values()]
+    return max(bounds, default=0.0)
+
+
+def rounds_of(samples: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:
+    """Samples in one row, cut into rounds of the ``lengths`` given."""
+    ends: Array = np.cumsum(lengths)
+    return [list(part) for part in np.split(np.asarray(samples), ends[:-1])]

@@ -1,0 +1,336 @@
+"""The run: for each cell, build every arm in a process of its own, judge what it computes, and let them take turns.
+
+A few workers are alive at once: a reference arm, against which all others are paired, and a group of others. Round
+after round, each of them runs for a moment, in an order drawn anew; the rest sleep. Then the next group. The reference
+has a second worker, whose ratio to the first shows the noise of the machine.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from ..shared import checkpoint as checkpoints
+from ..shared import npz
+from ..shared.checkpoint import Checkpoint
+from ..shared.errors import InputError
+from ..shared.inputs import Batch
+from ..shared.parity.harness import weights_for
+from ..shared.parity.workers import Worker, WorkerError
+from . import flops, machine, statistics, workloads
+from .arms import ARMS
+from .cases import Case, Cell
+from .expectations import Expectation
+from .statistics import Ratio
+
+JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
+FEWEST_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long is measured. ``seconds``: of samples for each case, over ``rounds``. ``pause``: between two arms.
+
+    In the pause, threads that still spin for work that does not come end that. ``together``: workers beside the
+    reference.
+    """
+
+    seconds: float = 3.0
+    rounds: int = 12
+    warm_up: float = 6.0
+    pause: float = 0.02
+    together: int = 3
+    time_limit: float = 600.0
+    seed: int = 0
+    again: bool = True
+
+
+@dataclass
+class Result:
+    """What became of a case. ``rounds``: milliseconds of each call, round by round."""
+
+    case: Case
+    status: str
+    failure: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    rounds: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times as long case ``a`` takes as case ``b``."""
+
+    a: str
+    b: str
+    ratio: Ratio
+
+
+Step = Callable[[str], None]
+
+
+class Sweep:
+    """The results of the cells so far, in ``results`` and ``comparisons``; ``on_step`` is told of each step.
+
+    ``tokenizer`` belongs to the model, if it has one. ``command`` starts a worker.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        arms: Sequence[str],
+        settings: Settings,
+        *,
+        tokenizer: Path | None,
+        command: Sequence[str],
+        on_step: Step = lambda _: None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._arms = arms
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self._command = command
+        self._step = on_step
+        self._generator = np.random.default_rng(settings.seed)
+        self.results: list[Result] = []
+        self.comparisons: list[Comparison] = []
+        self.environments: dict[str, Any] = {}
+        self.others: dict[str, float | None] = {}
+
+    def run(self, cell: Cell) -> None:
+        """Time every arm in ``cell``; whatever goes wrong with one is its result."""
+        with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+            work = _Work(self._checkpoint, cell, self._tokenizer, self._settings.seed, Path(folder))
+            cases: list[Case] = []
+            for arm in self._arms:
+                case = Case(arm, cell)
+                why = ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
+                if why:
+                    self.results.append(Result(case, "skipped", why))
+                else:
+                    cases.append(case)
+            with _Workers(work, self._settings, self._command, self._step) as workers:
+                self._run(cases, work, workers)
+                self.others[cell.id] = workers.others()
+            self.environments |= workers.environments
+            self.results += workers.results
+
+    def _run(self, cases: list[Case], work: "_Work", workers: "_Workers") -> None:
+        cases = list(cases)
+        reference: Case | None = None
+        while cases and reference is None:
+            first = cases.pop(0)
+            if workers.start(first):
+                reference = first
+        if reference is not None and self._settings.again:
+            cases.insert(0, Case(reference.arm, reference.cell, copy=1))
+        while cases:
+            group, cases = cases[: self._settings.together], cases[self._settings.together :]
+            alive = [case for case in group if workers.start(case)]
+            self._take_turns(reference, alive, workers)
+            workers.close(alive)
+        if reference is not None and not workers.result(reference).rounds:
+            self._take_turns(reference, [], workers)  # it was alone
+
+    def _take_turns(self, reference: Case | None, others: list[Case], workers: "_Workers") -> None:
+        cases = [*([reference] if reference is not None else []), *others]
+        begun = {case: len(workers.result(case).rounds) for case in cases}
+        slowest = max((workers.expected(case) for case in cases), default=0.0)
+        settings = self._settings
+        count = settings.rounds
+        if slowest * count > 2 * settings.seconds:
+            count = max(FEWEST_ROUNDS, int(2 * settings.seconds / slowest))
+        with workers.watching():
+            for number in range(count):
+                self._step(f"round {number + 1} of {count}: {', '.join(case.arm for case in cases)}")
+                for place in self._generator.permutation(len(cases)):
+                    workers.sample(cases[place], settings.seconds / count)
+        if reference is None or workers.result(reference).status != "ok":
+            return
+        ours = workers.result(reference).rounds[begun[reference] :]
+        for case in others:
+            found = workers.result(case)
+            if found.status == "ok" and len(found.rounds) == len(ours):
+                comparison = Comparison(case.id, reference.id, statistics.ratio(found.rounds, ours))
+                self.comparisons.append(comparison)
+
+
+class _Work:
+    """What the workers of a cell are given, as files, and what they have to make of it."""
+
+    def __init__(self, checkpoint: Checkpoint, cell: Cell, tokenizer: Path | None, seed: int, folder: Path) -> None:
+        self.folder, self.cell = folder, cell
+        weights = weights_for(checkpoint, cell.dtype, seed)["given"]
+        self.checkpoint = folder / "weights.npz"
+        checkpoints.save(weights, self.checkpoint)
+        self.batches = workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
+        self.files = [folder / f"batch-{number}.npz" for number in range(len(self.batches))]
+        for file, batch in zip(self.files, self.batches, strict=True):
+            npz.write(file, batch.arrays())
+        self._weights = weights
+        self._expectation: Expectation | None = None
+
+    def expectation(self) -> Expectation:
+        """What is right, computed when it is first asked for."""
+        if self._expectation is None:
+            judged = workloads.first_rows(self.batches[0], JUDGED_TOKENS)
+            self._expectation = Expectation(self._weights, self.cell.workload, judged, self.cell.dtype)
+        return self._expectation
+
+    def facts(self, seconds: float) -> dict[str, float | None]:
+        """Throughput of a call that takes so long."""
+        tokens = sum(int(batch.valid.sum()) for batch in self.batches)
+        rows = sum(len(batch.valid) for batch in self.batches)
+        work = sum(flops.forward(self._weights.config, batch) for batch in self.batches)
+        useful = work / seconds / 1e9 if self.cell.workload == "forward" else None
+        return {
+            "tokens_per_second": tokens / seconds,
+            "sequences_per_second": rows / seconds,
+            "useful_gflops": useful,
+            "fill": workloads.fill_of(self.batches),
+        }
+
+
+class _Workers:
+    """The workers that are alive, and the results of all that were."""
+
+    def __init__(self, work: _Work, settings: Settings, command: Sequence[str], step: Step) -> None:
+        self._work = work
+        self._settings = settings
+        self._command = command
+        self._step = step
+        self._alive: dict[Case, Worker] = {}
+        self._results: dict[Case, Result] = {}
+        self._expected: dict[Case, float] = {}
+        self.environments: dict[str, Any] = {}
+        self._processor_seconds = 0.0
+        self._others: list[tuple[float, float]] = []
+
+    @property
+    def results(self) -> list[Result]:
+        """One for each case that was started, with what its samples say."""
+        for result in self._results.values():
+            if result.status == "ok" and result.rounds:
+                samples = [sample for samples in result.rounds for sample in samples]
+                result.facts["latency_ms"] = statistics.summary(samples)
+                half = result.facts["latency_ms"]["p50"]
+                result.facts |= self._work.facts(half / 1000)
+                result.facts["compile_s"] = max(0.0, result.facts.pop("first_s") - half / 1000)
+        return list(self._results.values())
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(list(self._alive))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take notice of what other processes use of the processors meanwhile."""
+        before, ours = machine.Moment.now(), self._processor_seconds
+        yield
+        after = machine.Moment.now()
+        used = machine.others(before, after, self._processor_seconds - ours)
+        if used is not None:
+            self._others.append((used, after.time - before.time))
+
+    def others(self) -> float | None:
+        """How many processors others used while the arms took turns; None where that is not known."""
+        elapsed = sum(seconds for _, seconds in self._others)
+        return sum(used * seconds for used, seconds in self._others) / elapsed if elapsed else None
+
+    def result(self, case: Case) -> Result:
+        """What is known of a case that was started."""
+        return self._results[case]
+
+    def expected(self, case: Case) -> float:
+        """The seconds that a call takes, after warming up."""
+        return self._expected.get(case, 0.0)
+
+    def start(self, case: Case) -> bool:
+        """Build a case in a new process, judge its outputs and warm it up; whether it is ready to be timed."""
+        result = self._results[case] = Result(case, "ok")
+        folder = self._work.folder
+        name = case.id.replace("/", "-")
+        self._step(f"building {case.arm}")
+        worker = Worker(self._command, folder / f"{name}.log", case.cell.threads, self._settings.time_limit)
+        self._alive[case] = worker
+        request = {
+            "case": case.to_dict(),
+            "builder": ARMS[case.arm].builder,
+            "checkpoint": str(self._work.checkpoint),
+            "batches": [str(file) for file in self._work.files],
+            "outputs": str(folder / f"{name}.npz"),
+            "processors": machine.processors(case.cell.threads),
+        }
+        answer = self._ask(case, request)
+        if answer is None:
+            return False
+        self.environments[case.arm] = answer.pop("environment")
+        result.facts |= answer
+        parity = self._work.expectation().judge(npz.read(folder / f"{name}.npz"))
+        result.facts["parity"] = parity.to_dict()
+        if parity.verdict != "pass":
+            result.status, result.failure = "failed", f"{parity.name} is not what the reference computes"
+            self.close([case])
+            return False
+        return self._warm_up(case)
+
+    def _warm_up(self, case: Case) -> bool:
+        self._step(f"warming up {case.arm}")
+        samples: list[float] = []
+        end = monotonic() + self._settings.warm_up
+        while not statistics.is_steady(samples) and (monotonic() < end or len(samples) < 2):
+            answer = self._ask(case, {"seconds": 0.1, "least": 1})
+            if answer is None:
+                return False
+            samples += answer["samples_ms"]
+        self._results[case].facts["warm_up_calls"] = len(samples)
+        self._expected[case] = float(np.median(samples[-5:])) / 1000
+        return True
+
+    def sample(self, case: Case, seconds: float) -> None:
+        """One round of a case that is alive; a case that is not is left out."""
+        if case not in self._alive:
+            return
+        sleep(self._settings.pause)
+        answer = self._ask(case, {"seconds": seconds, "least": 1})
+        if answer is not None:
+            self._results[case].rounds.append(answer["samples_ms"])
+            used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
+            self._results[case].facts["processors_used"] = used
+
+    def close(self, cases: Iterable[Case]) -> None:
+        """End the processes of these cases."""
+        for case in cases:
+            if case in self._alive:
+                self._alive.pop(case).close()
+
+    def _ask(self, case: Case, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer; None if there is none, and then that is the result."""
+        worker = self._alive[case]
+        try:
+            worker.send(request)
+            answer = worker.receive()
+        except WorkerError as error:
+            self._results[case].status, self._results[case].failure = "failed", str(error)
+            self.close([case])
+            return None
+        if "samples_ms" in answer:
+            self._processor_seconds += answer["processors_used"] * sum(answer["samples_ms"]) / 1000
+        return answer
+
+
+def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> list[list[Batch]]:
+    """The batches of every cell, made before the first is timed.
+
+    Raises:
+        InputError: a cell does not fit the model, or there is none.
+    """
+    if not cells:
+        raise InputError("there is nothing to time; give at least one batch size and one length")
+    return [workloads.batches_of(cell, checkpoint.config, tokenizer, seed) for cell in cells]

@@ -1,0 +1,111 @@
+"""The worker process of the benchmark: one case, built, timed and measured. See ``sweep.py``.
+
+The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
+cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at
+least so long and so often, and the answer holds the milliseconds of each. The process sleeps in between.
+"""
+
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..shared.environment import environment
+from ..shared.parity.workers import WorkerError
+
+_MEBIBYTE = 2**20
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    # Frameworks print what they like; the answers need a channel of their own.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    call: Callable[[], Any] | None = None
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        try:
+            if call is None:
+                call, answer = _build(request)
+            else:
+                answer = _sample(call, request["seconds"], request["least"])
+        except Exception as error:
+            reason = WorkerError.of(error, fatal=True)
+            answer = {"error": str(reason), "fatal": True}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, request["processors"])
+    idle = _resident()
+    from ..shared import checkpoint, npz  # noqa: PLC0415 (after what the idle worker is measured by)
+    from ..shared.inputs import Batch  # noqa: PLC0415
+    from .cases import Case  # noqa: PLC0415
+
+    case = Case.from_dict(request["case"])
+    times = [time.perf_counter()]
+    module, function = request["builder"].split(":")
+    prepare = getattr(importlib.import_module(f".{module}", __package__), function)
+    times.append(time.perf_counter())
+    weights = checkpoint.load(request["checkpoint"])
+    batches = [Batch(**npz.read(Path(path))) for path in request["batches"]]
+    prepared = prepare(weights, case, batches)
+    times.append(time.perf_counter())
+    prepared.call()
+    times.append(time.perf_counter())
+    npz.write(Path(request["outputs"]), dict(prepared.outputs()))
+    imported, loaded, first = (after - before for before, after in pairwise(times))
+    return prepared.call, {
+        "environment": {**environment(), "executable": sys.executable},
+        "import_s": imported,
+        "load_s": loaded,
+        "first_s": first,
+        "peak_rss_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - idle) / _MEBIBYTE,
+        "peak_device_mb": _device_peak(case.cell.device, sys.modules),
+    }
+
+
+def _sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any]:
+    samples: list[float] = []
+    clock, processor = time.perf_counter, time.process_time
+    busy, begin = processor(), clock()
+    end = begin + seconds
+    last = begin
+    while last < end or len(samples) < least:
+        call()
+        now = clock()
+        samples.append(1000 * (now - last))
+        last = now
+    return {"samples_ms": samples, "processors_used": (processor() - busy) / (last - begin)}
+
+
+def _resident() -> int:
+    """Bytes of memory that the process has now."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # another system
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_peak(device: str, loaded: Any) -> float | None:
+    """The most memory that the framework held on the device, in mebibytes; None on a CPU."""
+    if device == "cpu":
+        return None
+    if "jax" in loaded:
+        statistics: dict[str, int] = loaded["jax"].devices(device)[0].memory_stats() or {}
+        return statistics.get("peak_bytes_in_use", 0) / _MEBIBYTE
+    if "paddle" in loaded:
+        return loaded["paddle"].device.cuda.max_memory_allocated() / _MEBIBYTE
+    return loaded["torch"].cuda.max_memory_allocated() / _MEBIBYTE
+
+
+if __name__ == "__main__":
+    main()

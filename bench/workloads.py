@@ -1,0 +1,85 @@
+"""What an arm is given to compute: batches with a share of real tokens, or sentences as long as they really are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..shared import text
+from ..shared.arrays import Bools
+from ..shared.batches import padded_batches, random_batch
+from ..shared.config import ModelConfig
+from ..shared.errors import InputError
+from ..shared.inputs import Batch
+from .cases import Cell
+
+RAGGED_BATCHES = 8  # batches of sentences that one call works through
+
+
+def batches_of(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> list[Batch]:
+    """The batches of a call: one of the cell's shape, or several of real sentences.
+
+    Without a tokenizer, a sentence has as many tokens as words, and they are random.
+
+    Raises:
+        InputError: the length is over the maximum of the model.
+    """
+    if cell.length > config.source_max_length:
+        raise InputError(f"length {cell.length} is over the maximum {config.source_max_length} of the model; cut it")
+    generator = np.random.default_rng([seed, cell.batch, cell.length])
+    if cell.order == "padded":
+        return [random_batch(config, lengths(cell.batch, cell.length, cell.fill, generator), generator)]
+    rows = _sentences(cell, config, tokenizer, generator)
+    if cell.order == "sorted":
+        rows = sorted(rows, key=len)
+    if config.kind == "encoder":
+        return padded_batches(config, rows, cell.batch)
+    parts = [rows[start : start + cell.batch] for start in range(0, len(rows), cell.batch)]
+    return [random_batch(config, [len(row) for row in part], generator) for part in parts]
+
+
+def lengths(rows: int, longest: int, fill: float, generator: np.random.Generator) -> list[int]:
+    """How many tokens of each row are real: the first is whole, and all together are the share ``fill``, rounded."""
+    found = np.full(rows, longest)
+    missing = round(rows * longest * (1 - fill))
+    if missing > (rows - 1) * (longest - 1):
+        raise InputError(
+            f"fill {fill:g} leaves too few of {rows} x {longest} tokens: one row has to be whole, and each has one; "
+            "raise the fill"
+        )
+    while missing:
+        short = generator.integers(1, rows, missing)  # which rows lose a token
+        taken = np.minimum(np.bincount(short, minlength=rows), found - 1)
+        found -= taken
+        missing -= int(taken.sum())
+    return [int(length) for length in found]
+
+
+def fill_of(batches: Sequence[Batch]) -> float:
+    """The share of tokens that are real."""
+    return sum(int(batch.valid.sum()) for batch in batches) / sum(batch.valid.size for batch in batches)
+
+
+def first_rows(batch: Batch, tokens: int) -> Batch:
+    """The first rows, of ``tokens`` tokens with padding at most, and at least one: what the reference computes."""
+    width = max(batch.valid.shape[1], batch.target_valid.shape[1])
+    count = max(1, tokens // width)
+    members = {name: array[:count] for name, array in batch.arrays().items() if len(array) == len(batch.valid)}
+    return replace(batch, **members)
+
+
+def _sentences(
+    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator
+) -> list[list[int]]:
+    count = RAGGED_BATCHES * cell.batch
+    if tokenizer is not None:
+        shorter = replace(config, source_max_length=cell.length)
+        batches = text.text_batches(shorter, tokenizer, count, count)
+        return [[int(token) for token in row[real]] for row, real in _rows(batches)]
+    words = [min(len(sentence.split()), cell.length) for sentence in text.sentences(count)]
+    return [generator.integers(0, max(1, config.source_vocabulary), length).tolist() for length in words]
+
+
+def _rows(batches: Sequence[Batch]) -> list[tuple[np.ndarray, Bools]]:
+    return [(row, real) for batch in batches for row, real in zip(batch.source, batch.valid, strict=True)]

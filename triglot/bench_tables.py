@@ -1,0 +1,51 @@
+"""What ``triglot bench`` shows: its progress, and a table for each cell."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from triglot.bench import report
+from triglot.tables import console, progress, table
+
+
+@contextmanager
+def steps(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
+    """A progress bar of the cells that are done, with what is done now."""
+    with progress(title, quiet=quiet) as update:
+        yield lambda done, text: update(done, total, text) if update else None
+
+
+def print_bench(found: Mapping[str, Any]) -> None:
+    """A table for each cell, fastest first, and what the hardware can do."""
+    screen = console()
+    for one in found["roofline"]:
+        if one["gflops"]:
+            screen.print(
+                f"roofline in {one['dtype']}: {one['gflops']:.0f} GFLOP/s, copies at {one['copy_gb_per_s']:.1f} GB/s"
+            )
+    for cell, members in report.by_cell(found).items():
+        screen.print()
+        screen.print(report.title(members[0]))
+        _print_cell(screen, members)
+        screen.print(report.notes(found, cell))
+
+
+def _print_cell(screen: Console, members: list[dict[str, Any]]) -> None:
+    shown = table()
+    shown.add_column(report.COLUMNS[0], no_wrap=True)
+    shown.add_column(report.COLUMNS[1])
+    for column in report.COLUMNS[2:]:
+        shown.add_column(column, justify="right", no_wrap=True)
+    others: list[str] = []
+    for case in members:
+        name, verdict, *numbers = report.cells(case)
+        if case["status"] == "ok":
+            shown.add_row(name, Text(verdict, "green"), *numbers)
+        else:
+            others.append(f"{name} {verdict}")
+    screen.print(shown)
+    for line in others:
+        screen.print(line)

@@ -1,0 +1,114 @@
+"""``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from triglot.commands.options import (
+    ConfigOption,
+    Device,
+    DialectOption,
+    Dtype,
+    Framework,
+    JsonOption,
+    Mode,
+    ModelArgument,
+    QuietOption,
+    SeedOption,
+    SetOption,
+)
+from triglot.commands.output import check_apart, check_target, show, write_json
+
+
+class Workload(StrEnum):
+    """What is computed."""
+
+    forward = "forward"
+    generation = "generation"
+
+
+class Order(StrEnum):
+    """How the rows of a batch are as long as they are."""
+
+    padded = "padded"
+    arrival = "arrival"
+    sorted = "sorted"
+
+
+def bench(
+    model: ModelArgument,
+    framework: Annotated[
+        list[Framework] | None, typer.Option(help="Only the arms of this one; repeatable. Default: every one.")
+    ] = None,
+    mode: Annotated[list[Mode] | None, typer.Option(help="Only the arms in this mode; repeatable.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable. Default: every one.")] = None,
+    workload: Annotated[Workload, typer.Option(help="What is computed.")] = Workload.forward,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8.")] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
+    ] = None,
+    fill: Annotated[
+        list[float] | None,
+        typer.Option(min=0, max=1, help="Share of the tokens that is real; repeatable. Default: 1."),
+    ] = None,
+    order: Annotated[
+        list[Order] | None,
+        typer.Option(
+            help="padded: rows as --fill says; arrival: sentences of real prose as they come; sorted: by length. "
+            "Repeatable. Default: padded."
+        ),
+    ] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of samples for each case.")] = 3,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 12,
+    time_limit: Annotated[float, typer.Option(min=1, help="Seconds that an arm may take for one answer.")] = 600,
+    source_dialect: DialectOption = None,
+    config: ConfigOption = None,
+    fields: SetOption = None,
+    seed: SeedOption = 0,
+    json_file: JsonOption = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
+    from triglot import bench_tables, benchmark, models  # noqa: PLC0415
+    from triglot.bench import arms, report  # noqa: PLC0415
+    from triglot.bench.cases import cells  # noqa: PLC0415
+    from triglot.bench.sweep import Settings  # noqa: PLC0415
+    from triglot.commands.fields import configuration  # noqa: PLC0415
+    from triglot.shared import environment, files  # noqa: PLC0415
+
+    check_target(json_file, model, config)
+    check_target(markdown, model, config)
+    check_apart(json_file, markdown)
+    dialect = source_dialect.value if source_dialect else None
+    source = models.resolve(model, seed, configuration(config, fields), dialect)
+    names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
+    spanned = cells(
+        source.name,
+        workload.value,
+        batches=batch or [8],
+        lengths=length or [min(128, source.checkpoint.config.source_max_length)],
+        fills=fill or [1.0],
+        orders=[one.value for one in order or [Order.padded]],
+        dtypes=[one.value for one in dtype or [Dtype.float32]],
+        device=device.value,
+        threads=threads or environment.cores(),
+    )
+    settings = Settings(seconds=seconds, rounds=rounds, time_limit=time_limit, seed=seed)
+
+    def keep(found: dict[str, Any]) -> None:
+        write_json(json_file, found)
+
+    with bench_tables.steps(f"bench of {source.name}", len(spanned), quiet=quiet) as on_step:
+        found = benchmark.bench(source, spanned, names, settings, on_step=on_step, on_cell=keep)
+    if markdown is not None:
+        with files.writing(markdown) as file:
+            file.write(report.markdown(found).encode())
+    if not quiet:
+        show(bench_tables.print_bench, found)
+    raise typer.Exit(report.exit_code(found))

@@ -1,0 +1,1 @@
+../../triglot/benchmark.py
