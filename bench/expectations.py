@@ -6,6 +6,7 @@ first rows.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -96,7 +97,11 @@ class _Rounded(Probe):
         return representable(value, "bfloat16")
 
 
+def named(output: Any, heads: Any) -> dict[str, Any]:
+    """What leaves a model, by name: its output and its heads, or its averaged weights, if it is attention alone."""
+    return {"output": output, **(cast("dict[str, Any]", heads) if isinstance(heads, dict) else {"averaged": heads})}
+
+
 def _outputs(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
     output, heads = model.run(batch, _Rounded() if dtype == "bfloat16" else _Unrecorded())
-    named: dict[str, Array] = heads if isinstance(heads, dict) else {"averaged": heads}
-    return {"output": output, **named}
+    return named(output, heads)

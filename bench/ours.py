@@ -9,7 +9,7 @@ from ..shared.checkpoint import Checkpoint
 from ..shared.inputs import Batch
 from .arms import ARMS
 from .cases import Case
-from .expectations import IDS
+from .expectations import IDS, named
 
 
 class Ours:
@@ -31,8 +31,7 @@ class Ours:
         if self.workload == "generation":
             return {IDS: self.model.to_numpy(result)}
         output, heads = result
-        named: dict[str, Any] = heads if isinstance(heads, dict) else {"averaged": heads}
-        return {name: self.model.to_numpy(value) for name, value in {"output": output, **named}.items()}
+        return {name: self.model.to_numpy(value) for name, value in named(output, heads).items()}
 
 
 prepare = Ours

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import statistics
 from .arms import ARMS
+from .cases import Case
 from .statistics import Ratio
-from .sweep import Comparison, Result
+from .sweep import Comparison, Known, Result
 
 SCHEMA = "triglot.bench/1"
 
@@ -45,6 +48,23 @@ def split(comparisons: Sequence[Comparison]) -> tuple[dict[str, Ratio], list[Com
     return again, [one for one in comparisons if one.a not in again]
 
 
+def known(report: Mapping[str, Any]) -> Known:
+    """What an earlier report says, to go on with. What failed is tried again."""
+    results: dict[str, Result] = {}
+    for row in report["cases"]:
+        if row["status"] == "failed":
+            continue
+        facts = {name: row[name] for name in (*FIELDS, "fill")}
+        ends = np.cumsum(row["round_lengths"])[:-1]
+        rounds = [part.tolist() for part in np.split(np.asarray(row["samples_ms"]), ends)] if len(ends) else []
+        case = Case.from_dict(row)
+        results[row["id"]] = Result(case, row["status"], row["failure"] or "", facts, rounds, row["digest"])
+    comparisons = [
+        Comparison(one["a"], one["b"], Ratio(one["median"], one["low"], one["high"])) for one in report["ratios"]
+    ]
+    return Known(results, comparisons)
+
+
 def exit_code(report: Mapping[str, Any]) -> int:
     """1 if an arm computes something else than the reference; an arm that could not run does not count."""
     verdicts = [case["parity"]["verdict"] for case in report["cases"] if case["parity"]]
@@ -53,10 +73,12 @@ def exit_code(report: Mapping[str, Any]) -> int:
 
 def _case(result: Result, rooflines: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: result.facts.get(name) for name in FIELDS}
-    best = (rooflines.get(result.case.cell.dtype) or {}).get("gflops")
+    roofline: Mapping[str, Any] = rooflines.get(result.case.cell.dtype, {})
+    best = roofline.get("gflops")
     useful = facts["useful_gflops"]
     described = result.case.to_dict()
-    described["fill"] = result.facts.get("fill", described["fill"])
+    if result.case.cell.order != "padded":
+        described["fill"] = result.facts.get("fill")
     return {
         **described,
         "status": result.status,
@@ -65,6 +87,7 @@ def _case(result: Result, rooflines: Mapping[str, Any]) -> dict[str, Any]:
         "roofline_fraction": useful / best if useful and best else None,
         "samples_ms": [sample for samples in result.rounds for sample in samples],
         "round_lengths": [len(samples) for samples in result.rounds],
+        "digest": result.digest,
     }
 
 

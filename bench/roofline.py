@@ -4,12 +4,14 @@ Measured in the same run as the cases, in a process of its own for each framewor
 Useful work over the best product is the share of the roofline that a case reaches.
 """
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .. import impls
@@ -59,7 +61,7 @@ def _best(call: Callable[[], Any]) -> float:
 
 
 def _torch(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    import torch  # noqa: PLC0415
+    torch: Any = importlib.import_module("torch")
 
     a, b = (torch.randn(SIZE, SIZE, device=device).to(getattr(torch, dtype)) for _ in range(2))
     source = torch.ones(COPIED, device=device)
@@ -77,16 +79,16 @@ def _torch(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any
 
 
 def _paddle(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    import paddle  # noqa: PLC0415
+    paddle: Any = importlib.import_module("paddle")
 
-    place = paddle.set_device("gpu" if device == "cuda" else "cpu")
+    paddle.set_device("gpu" if device == "cuda" else "cpu")
     a, b = (paddle.randn([SIZE, SIZE]).astype(dtype) for _ in range(2))
     source = paddle.ones([COPIED])
 
     def waiting(compute: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> None:
             compute()
-            if place.is_gpu_place():
+            if device == "cuda":
                 paddle.device.synchronize()
 
         return call
@@ -95,14 +97,14 @@ def _paddle(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], An
 
 
 def _jax(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    import jax  # noqa: PLC0415
-    from jax import numpy as jnp  # noqa: PLC0415
+    jax: Any = importlib.import_module("jax")
+    jnp: Any = jax.numpy
 
     jax.config.update("jax_enable_x64", dtype == "float64")
     on = jax.devices(device)[0]
     a, b = (jax.device_put(jax.random.normal(jax.random.key(i), (SIZE, SIZE)).astype(dtype), on) for i in range(2))
     source = jax.device_put(jnp.ones(COPIED, jnp.float32), on)
-    product, copy = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest")), jax.jit(jnp.negative)
+    product, copy = jax.jit(partial(jnp.matmul, precision="highest")), jax.jit(jnp.negative)
     return (lambda: jax.block_until_ready(product(a, b))), (lambda: jax.block_until_ready(copy(source)))
 
 

@@ -62,12 +62,26 @@ def ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[f
     return Ratio(*(float(np.exp(value)) for value in (middle, low, high)))
 
 
-def through(first: Ratio, second: Ratio) -> Ratio:
-    """The ratio a / c from a / b and b / c: the widths of independent intervals add up as squares do."""
-    middle = np.log(first.median * second.median)
-    below = np.hypot(np.log(first.median / first.low), np.log(second.median / second.low))
-    above = np.hypot(np.log(first.high / first.median), np.log(second.high / second.median))
-    return Ratio(*(float(np.exp(value)) for value in (middle, middle - below, middle + above)))
+def unpaired(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
+    """The ratio of two cases of different runs: the rounds of each are resampled on their own.
+
+    Raises:
+        ValueError: there are no rounds.
+    """
+    if not numerator or not denominator:
+        raise ValueError("there are no rounds to compare")
+    generator = np.random.default_rng(0)
+    drawn: list[Array] = []
+    middles: list[float] = []
+    for rounds in (numerator, denominator):
+        logarithms = np.log([np.median(samples) for samples in rounds])
+        count = len(logarithms)
+        middles.append(float(np.median(logarithms)))
+        spread = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1) - middles[-1]
+        drawn.append(spread * (count / max(1, count - 1)) ** 0.5)
+    middle = middles[0] - middles[1]
+    low, high = np.percentile(middle + drawn[0] - drawn[1], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    return Ratio(*(float(np.exp(value)) for value in (middle, low, high)))
 
 
 def is_steady(samples: Sequence[float], window: int = 5, share: float = 0.05) -> bool:
@@ -82,9 +96,3 @@ def floor_of(again: Mapping[str, Ratio]) -> float:
     """The noise floor: the largest difference from 1 that an arm shows against itself, as a share."""
     bounds: list[float] = [max(abs(value - 1) for value in (ratio.low, ratio.high)) for ratio in again.values()]
     return max(bounds, default=0.0)
-
-
-def rounds_of(samples: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:
-    """Samples in one row, cut into rounds of the ``lengths`` given."""
-    ends: Array = np.cumsum(lengths)
-    return [list(part) for part in np.split(np.asarray(samples), ends[:-1])]

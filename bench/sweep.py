@@ -6,7 +6,7 @@ has a second worker, whose ratio to the first shows the noise of the machine.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,22 @@ from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
 from .arms import ARMS
-from .cases import Case, Cell
+from .cases import Case, Cell, digest
 from .expectations import Expectation
 from .statistics import Ratio
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
+
+# What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
+# system, and take them from it again for the next call: whether it does is a matter of how the blocks happen to lie, so
+# it differs from process to process. PyTorch's eager mode was seen 25 % slower for the whole life of a process, and the
+# same arm 19 % off from itself. To keep them makes all arms alike, and them fast.
+ALLOCATORS = {
+    "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
+    | {"MALLOC_TOP_PAD_": str(2**28)},
+    "default": {},
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Settings:
     """How long is measured. ``seconds``: of samples for each case, over ``rounds``. ``pause``: between two arms.
 
     In the pause, threads that still spin for work that does not come end that. ``together``: workers beside the
-    reference.
+    reference. ``again``: the reference runs in a second worker too. ``allocator``: see ``ALLOCATORS``.
     """
 
     seconds: float = 3.0
@@ -48,6 +58,7 @@ class Settings:
     time_limit: float = 600.0
     seed: int = 0
     again: bool = True
+    allocator: str = "keep"
 
 
 @dataclass
@@ -57,8 +68,9 @@ class Result:
     case: Case
     status: str
     failure: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    rounds: list[list[float]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    rounds: list[list[float]] = field(default_factory=list[list[float]])
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,14 @@ class Comparison:
     a: str
     b: str
     ratio: Ratio
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an earlier sweep found: results by the id of the case, and comparisons."""
+
+    results: Mapping[str, Result] = field(default_factory=dict[str, Result])
+    comparisons: Sequence[Comparison] = ()
 
 
 Step = Callable[[str], None]
@@ -88,6 +108,9 @@ class Sweep:
         tokenizer: Path | None,
         command: Sequence[str],
         on_step: Step = lambda _: None,
+        on_results: Callable[[], None] = lambda: None,
+        known: "Known | None" = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._arms = arms
@@ -95,6 +118,9 @@ class Sweep:
         self._tokenizer = tokenizer
         self._command = command
         self._step = on_step
+        self._on_results = on_results
+        self._known = known or Known()
+        self._facts = dict(facts or {})
         self._generator = np.random.default_rng(settings.seed)
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
@@ -108,33 +134,52 @@ class Sweep:
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
+                known = self._known.results.get(case.id)
+                if known is not None and known.digest == digest(case, self._facts):
+                    self.results.append(known)
+                    self.comparisons += [one for one in self._known.comparisons if one.a == case.id]
+                    continue
                 why = ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
                 if why:
-                    self.results.append(Result(case, "skipped", why))
+                    self.results.append(Result(case, "skipped", why, digest=digest(case, self._facts)))
                 else:
                     cases.append(case)
+            if not cases:
+                return
+            before = list(self.results)
             with _Workers(work, self._settings, self._command, self._step) as workers:
-                self._run(cases, work, workers)
-                self.others[cell.id] = workers.others()
-            self.environments |= workers.environments
-            self.results += workers.results
+                for _ in self._groups(cases, self._earlier_reference(cell), workers):
+                    # After each group, so that whoever stops the sweep keeps what there is.
+                    self.others[cell.id] = workers.others()
+                    self.environments |= workers.environments
+                    ids = {result.case.id for result in before}
+                    self.results = before + [result for result in workers.results if result.case.id not in ids]
+                    for result in self.results[len(before) :]:
+                        result.digest = digest(result.case, self._facts)
+                    self._on_results()
 
-    def _run(self, cases: list[Case], work: "_Work", workers: "_Workers") -> None:
-        cases = list(cases)
-        reference: Case | None = None
+    def _earlier_reference(self, cell: Cell) -> Case | None:
+        """What an earlier sweep compared the arms of the cell with."""
+        bases = {one.b for one in self.comparisons}
+        return next((one.case for one in self.results if one.case.id in bases and one.case.cell == cell), None)
+
+    def _groups(self, cases: list[Case], earlier: Case | None, workers: "_Workers") -> Iterator[None]:
+        reference = earlier if earlier is not None and workers.start(earlier) else None
         while cases and reference is None:
             first = cases.pop(0)
             if workers.start(first):
                 reference = first
-        if reference is not None and self._settings.again:
+        if reference is not None and reference != earlier and self._settings.again:
             cases.insert(0, Case(reference.arm, reference.cell, copy=1))
         while cases:
             group, cases = cases[: self._settings.together], cases[self._settings.together :]
             alive = [case for case in group if workers.start(case)]
             self._take_turns(reference, alive, workers)
             workers.close(alive)
+            yield
         if reference is not None and not workers.result(reference).rounds:
             self._take_turns(reference, [], workers)  # it was alone
+        yield
 
     def _take_turns(self, reference: Case | None, others: list[Case], workers: "_Workers") -> None:
         cases = [*([reference] if reference is not None else []), *others]
@@ -148,7 +193,7 @@ class Sweep:
             for number in range(count):
                 self._step(f"round {number + 1} of {count}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
-                    workers.sample(cases[place], settings.seconds / count)
+                    workers.sample(cases[int(place)], settings.seconds / count)
         if reference is None or workers.result(reference).status != "ok":
             return
         ours = workers.result(reference).rounds[begun[reference] :]
@@ -219,7 +264,7 @@ class _Workers:
                 result.facts["latency_ms"] = statistics.summary(samples)
                 half = result.facts["latency_ms"]["p50"]
                 result.facts |= self._work.facts(half / 1000)
-                result.facts["compile_s"] = max(0.0, result.facts.pop("first_s") - half / 1000)
+                result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
         return list(self._results.values())
 
     def __enter__(self) -> "_Workers":
@@ -229,7 +274,7 @@ class _Workers:
         self.close(list(self._alive))
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         """Take notice of what other processes use of the processors meanwhile."""
         before, ours = machine.Moment.now(), self._processor_seconds
         yield
@@ -257,7 +302,13 @@ class _Workers:
         folder = self._work.folder
         name = case.id.replace("/", "-")
         self._step(f"building {case.arm}")
-        worker = Worker(self._command, folder / f"{name}.log", case.cell.threads, self._settings.time_limit)
+        worker = Worker(
+            self._command,
+            folder / f"{name}.log",
+            case.cell.threads,
+            self._settings.time_limit,
+            ALLOCATORS[self._settings.allocator],
+        )
         self._alive[case] = worker
         request = {
             "case": case.to_dict(),

@@ -32,6 +32,10 @@ class PortingError(TriglotError):
     """Foreign weights cannot be translated without loss."""
 
 
+class BenchError(TriglotError):
+    """A report of a benchmark cannot be read, or nothing can be timed as asked."""
+
+
 class TrainingError(TriglotError):
     """A plan of training is impossible, or a model cannot be trained as asked."""
 

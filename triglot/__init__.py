@@ -7,6 +7,7 @@ from triglot.api import batch, build, check, frameworks, initialize, load, port,
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.config import ModelConfig
 from triglot.shared.errors import (
+    BenchError,
     CheckpointError,
     ConfigError,
     FrameworkError,
@@ -26,6 +27,7 @@ from triglot.training import score, train, translation
 
 __all__ = [
     "Batch",
+    "BenchError",
     "Checkpoint",
     "CheckpointError",
     "ConfigError",

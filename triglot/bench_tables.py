@@ -1,6 +1,6 @@
 """What ``triglot bench`` shows: its progress, and a table for each cell."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from triglot.bench import report
+from triglot.bench.comparison import Change
 from triglot.tables import console, progress, table
 
 
@@ -49,3 +50,23 @@ def _print_cell(screen: Console, members: list[dict[str, Any]]) -> None:
     screen.print(shown)
     for line in others:
         screen.print(line)
+
+
+def print_changes(changes: Sequence[Change], differences: Sequence[str]) -> None:
+    """A line for each case that was timed before, and what else has changed."""
+    screen = console()
+    screen.print()
+    if not changes:
+        screen.print("no case was timed in both")
+        return
+    shown = table()
+    shown.add_column("case", no_wrap=True)
+    shown.add_column("times as long as before", justify="right")
+    shown.add_column("verdict")
+    styles = {"slower": "bold red", "faster": "green", "same": ""}
+    for change in changes:
+        spread = f"{change.ratio.median:.2f} ({change.ratio.low:.2f} to {change.ratio.high:.2f})"
+        shown.add_row(change.id, spread, Text(change.verdict, styles[change.verdict]))
+    screen.print(shown)
+    for line in differences:
+        screen.print(f"also, {line}")

@@ -44,7 +44,8 @@ class Encoder(nn.Layer):
         self.encoder = nn.TransformerEncoder(layer, config.layers)
         pooler = "heads.pooler.weight" in tensors
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
-        missing, unknown = self.set_state_dict(_state(checkpoint))
+        state: Any = _state(checkpoint)  # arrays will do, whatever the stubs say
+        missing, unknown = self.set_state_dict(state)
         assert not missing, missing
         assert not unknown, unknown
 
@@ -64,7 +65,8 @@ class Prepared:
     """The encoder and its inputs."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
-        self.device = paddle.set_device("gpu" if case.cell.device == "cuda" else "cpu")
+        paddle.set_device("gpu" if case.cell.device == "cuda" else "cpu")
+        self.on_cpu = case.cell.device == "cpu"
         self.model = Encoder(checkpoint)
         self.model.eval()
         self.inputs = [
@@ -81,7 +83,7 @@ class Prepared:
         """Compute every batch."""
         with paddle.no_grad():
             results = [self.model(*given) for given in self.inputs]
-        if self.device.is_gpu_place():
+        if not self.on_cpu:
             paddle.device.synchronize()
         return results
 

@@ -25,10 +25,10 @@ class Bert:
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
             porting.port(checkpoint, Path(folder) / "bert", target_dialect="huggingface")
             pooler = "pooler" in checkpoint.config.heads_on_top
-            model = BertModel.from_pretrained(
+            model: Any = BertModel.from_pretrained(
                 Path(folder) / "bert", attn_implementation=attention, add_pooling_layer=pooler
             )
-        model = model.to(cell.device, getattr(torch, cell.dtype)).eval()
+        model.to(cell.device, getattr(torch, cell.dtype)).eval()
         self.model: Callable[..., Any] = torch.compile(model) if compiled else model
         self.device = cell.device
         self.inputs = [

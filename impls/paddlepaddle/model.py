@@ -42,6 +42,7 @@ class Model:
         self.config = checkpoint.config
         self.trainer: training.Trainer | None = None
         self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")
+        self.on_gpu = device == "cuda"
         self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
         self.transformer = Transformer(checkpoint.config)
@@ -159,7 +160,7 @@ class Model:
         def call() -> Any:
             with paddle.no_grad():
                 result = compute()
-            if self.device.is_gpu_place():
+            if self.on_gpu:
                 paddle.device.synchronize()
             return result
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from ..environment import thread_settings
@@ -39,10 +40,17 @@ class WorkerError(Exception):
 class Worker:
     """A worker process, and the requests to it. Leaves no process behind when closed."""
 
-    def __init__(self, command: Sequence[str], log: Path, threads: int, time_limit: float) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        threads: int,
+        time_limit: float,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._time_limit = time_limit
         self._log = log
-        environment = {**os.environ, **thread_settings(threads)}
+        environment = {**os.environ, **thread_settings(threads), **variables}
         environment["TMPDIR"] = str(log.parent)  # what a framework leaves there goes with it
         with log.open("wb") as errors:
             try:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from triglot.commands.options import (
     SetOption,
 )
 from triglot.commands.output import check_apart, check_target, show, write_json
+from triglot.shared.errors import BenchError
 
 
 class Workload(StrEnum):
@@ -35,6 +36,13 @@ class Order(StrEnum):
     padded = "padded"
     arrival = "arrival"
     sorted = "sorted"
+
+
+class Allocator(StrEnum):
+    """What becomes of memory between two calls."""
+
+    keep = "keep"
+    default = "default"
 
 
 def bench(
@@ -66,25 +74,43 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of samples for each case.")] = 3,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 12,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that an arm may take for one answer.")] = 600,
+    allocator: Annotated[
+        Allocator,
+        typer.Option(
+            help="keep: memory that a call frees is kept for the next; default: as the system does, which differs from "
+            "process to process."
+        ),
+    ] = Allocator.keep,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
     json_file: JsonOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Complete the file of --json: what is in it is not timed again.")
+    ] = False,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD", help="Say what has become slower since this result; exit code 1 if anything has."),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
     from triglot import bench_tables, benchmark, models  # noqa: PLC0415
-    from triglot.bench import arms, report  # noqa: PLC0415
+    from triglot.bench import arms, comparison, report  # noqa: PLC0415
     from triglot.bench.cases import cells  # noqa: PLC0415
     from triglot.bench.sweep import Settings  # noqa: PLC0415
     from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import environment, files  # noqa: PLC0415
 
-    check_target(json_file, model, config)
-    check_target(markdown, model, config)
+    check_target(json_file, model, config, compare)
+    check_target(markdown, model, config, compare)
     check_apart(json_file, markdown)
+    if resume and json_file is None:
+        raise BenchError("--resume completes the file of --json; name it")
+    earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
+    old = comparison.read(compare) if compare is not None else None
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
     names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
@@ -99,16 +125,28 @@ def bench(
         device=device.value,
         threads=threads or environment.cores(),
     )
-    settings = Settings(seconds=seconds, rounds=rounds, time_limit=time_limit, seed=seed)
-
-    def keep(found: dict[str, Any]) -> None:
-        write_json(json_file, found)
+    settings = Settings(seconds=seconds, rounds=rounds, time_limit=time_limit, seed=seed, allocator=allocator.value)
 
     with bench_tables.steps(f"bench of {source.name}", len(spanned), quiet=quiet) as on_step:
-        found = benchmark.bench(source, spanned, names, settings, on_step=on_step, on_cell=keep)
+        found = benchmark.bench(
+            source,
+            spanned,
+            names,
+            settings,
+            on_step=on_step,
+            on_results=lambda so_far: write_json(json_file, so_far),
+            earlier=earlier,
+        )
+    write_json(json_file, found)
     if markdown is not None:
         with files.writing(markdown) as file:
             file.write(report.markdown(found).encode())
+    code = report.exit_code(found)
     if not quiet:
         show(bench_tables.print_bench, found)
-    raise typer.Exit(report.exit_code(found))
+    if old is not None:
+        changes = comparison.changes(old, found)
+        if not quiet:
+            show(bench_tables.print_changes, changes, comparison.differences(old, found))
+        code = max(code, int(any(change.verdict == "slower" for change in changes)))
+    raise typer.Exit(code)

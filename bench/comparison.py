@@ -1,0 +1,85 @@
+"""Is it slower than it was? Two reports, case by case."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ..shared.errors import BenchError
+from . import report, statistics
+from .statistics import Ratio
+
+Verdict = Literal["slower", "faster", "same"]
+
+# Two runs differ by more than the arms of one: the machine was another one meanwhile. The same report made twice on an
+# idle machine was seen to differ by 3 % in its worst case.
+LEAST = 0.05
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many times as long a case takes now. "same": what differs lies below the noise floor of the two runs."""
+
+    id: str
+    ratio: Ratio
+    verdict: Verdict
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The report in a file.
+
+    Raises:
+        BenchError: it cannot be read, or is no report of a benchmark.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror}; give a file that bench --json wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise BenchError(f"cannot read {path}: it is no JSON; give a file that bench --json wrote") from error
+    found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    if found.get("schema") != report.SCHEMA:
+        raise BenchError(f"{path} is no {report.SCHEMA}; give a file that bench --json wrote")
+    try:
+        report.known(found)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
+    return found
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """The cases that were timed in both, the worst first.
+
+    One has changed if the whole interval of its ratio lies beyond the noise floor: the larger one of the two runs, and
+    ``LEAST`` at least.
+    """
+    floor = max(old["noise_floor"], new["noise_floor"], LEAST)
+    before, after = (report.known(one).results for one in (old, new))
+    found: list[Change] = []
+    for name in before.keys() & after.keys():
+        if "*" in name or not (before[name].rounds and after[name].rounds):
+            continue
+        ratio = statistics.unpaired(after[name].rounds, before[name].rounds)
+        verdict: Verdict = "same"
+        if ratio.low > 1 + floor:
+            verdict = "slower"
+        if ratio.high < 1 / (1 + floor):
+            verdict = "faster"
+        found.append(Change(name, ratio, verdict))
+    return sorted(found, key=lambda change: -change.ratio.median)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What else is not the same, in words: a ratio may come from there."""
+    facts = [
+        {
+            **{name: one["environment"].get(name) for name in ("processor", "cores")},
+            **one["environment"]["packages"],
+            "weights": one["weights_digest"],
+        }
+        for one in (old, new)
+    ]
+    names = sorted(facts[0].keys() | facts[1].keys())
+    found = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
+    return [f"{name} was {before}, is {after}" for name, before, after in found if before != after]
