@@ -132,7 +132,7 @@ def cells(case: Mapping[str, Any]) -> list[str]:
         case["arm"],
         case["parity"]["verdict"],
         f"{case['latency_ms']['p50']:.2f}",
-        f"{case['tokens_per_second']:,.0f}",
+        f"{case['tokens_per_second']:,.0f}" if case["tokens_per_second"] else "",
         f"{case['useful_gflops']:.0f}" if case["useful_gflops"] else "",
         f"{share:.0%}" if share else "",
         spread,

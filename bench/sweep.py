@@ -160,7 +160,7 @@ class Sweep:
 
     def _earlier_reference(self, cell: Cell) -> Case | None:
         """What an earlier sweep compared the arms of the cell with."""
-        bases = {one.b for one in self.comparisons}
+        bases = {one.b for one in self._known.comparisons}
         return next((one.case for one in self.results if one.case.id in bases and one.case.cell == cell), None)
 
     def _groups(self, cases: list[Case], earlier: Case | None, workers: "_Workers") -> Iterator[None]:
@@ -228,12 +228,13 @@ class _Work:
 
     def facts(self, seconds: float) -> dict[str, float | None]:
         """Throughput of a call that takes so long."""
-        tokens = sum(int(batch.valid.sum()) for batch in self.batches)
+        # How long a generation becomes is for the model to say.
+        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if self.cell.workload == "forward" else None
         rows = sum(len(batch.valid) for batch in self.batches)
         work = sum(flops.forward(self._weights.config, batch) for batch in self.batches)
         useful = work / seconds / 1e9 if self.cell.workload == "forward" else None
         return {
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": tokens / seconds if tokens else None,
             "sequences_per_second": rows / seconds,
             "useful_gflops": useful,
             "fill": workloads.fill_of(self.batches),

@@ -32,9 +32,9 @@ def main() -> None:
         request = json.loads(line)
         try:
             if call is None:
-                call, answer = _build(request)
+                call, answer = build(request)
             else:
-                answer = _sample(call, request["seconds"], request["least"])
+                answer = sample(call, request["seconds"], request["least"])
         except Exception as error:
             reason = WorkerError.of(error, fatal=True)
             answer = {"error": str(reason), "fatal": True}
@@ -42,7 +42,8 @@ def main() -> None:
         answers.flush()
 
 
-def _build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
+def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """The call that is to be timed, and what it took to make it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
     idle = _resident()
@@ -68,12 +69,13 @@ def _build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
         "import_s": imported,
         "load_s": loaded,
         "first_s": first,
-        "peak_rss_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - idle) / _MEBIBYTE,
+        "peak_rss_mb": (_most_resident() - idle) / _MEBIBYTE,
         "peak_device_mb": _device_peak(case.cell.device, sys.modules),
     }
 
 
-def _sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any]:
+def sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any]:
+    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used."""
     samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
     busy, begin = processor(), clock()
@@ -89,10 +91,20 @@ def _sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, An
 
 def _resident() -> int:
     """Bytes of memory that the process has now."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # another system
+    return _status("VmRSS")
+
+
+def _most_resident() -> int:
+    """The most bytes of memory that it had. What ``getrusage`` says may be the peak of the process that started it."""
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
+    file = Path("/proc/self/status")
+    if not file.is_file():  # another system
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = [line for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
 
 
 def _device_peak(device: str, loaded: Any) -> float | None:

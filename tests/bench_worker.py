@@ -1,0 +1,59 @@
+"""A worker of the benchmark whose arms are not what they say: they compute by the reference, or fail in some way.
+
+``python bench_worker.py`` in the place of ``python -m triglot.bench.worker``.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from triglot import impls
+from triglot.bench import ours, worker
+
+
+class Fake:
+    """The reference in float32, with a fault that the name of the arm stands for."""
+
+    calls = 0
+
+    def __init__(self, checkpoint, case, batches):
+        self.arm, self.cell = case.arm, case.cell
+        self.model = impls.build("numpy", checkpoint, dtype="float32")
+        self.prepared = [self.model.prepare(case.cell.workload, batch) for batch in batches]
+        if self.arm == "nnx":
+            raise MemoryError("Unable to allocate 100 TiB")
+        if self.arm == "onnxruntime":
+            raise ImportError("no module named torchonnx")
+        if self.arm == "torch-nn":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.arm == "triglot-torch-jit":
+            time.sleep(100)
+
+    def call(self):
+        self.calls += 1
+        if self.arm == "paddle-nn" and self.calls > 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.arm == "triglot-paddle-jit" and self.calls > 30:
+            sys.stdout.flush()
+            os._exit(3)
+        return [call() for call in self.prepared]
+
+    def outputs(self):
+        output, heads = self.prepared[0]()
+        if self.arm == "transformers-eager":
+            output = output * np.float32(1.001)
+        if self.arm == "transformers-sdpa":
+            output = output[:, :-1]
+        if self.arm == "transformers-compiled":
+            output = output * np.float32("nan")
+        return {"output": output, **heads}
+
+
+if __name__ == "__main__":
+    ours.prepare = Fake
+    build = worker.build
+    worker.build = lambda request: build({**request, "builder": "ours:prepare"})
+    worker.main()

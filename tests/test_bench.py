@@ -1,0 +1,216 @@
+"""``triglot bench``: what fails is a row, what is wrong has no speed, and a sweep can be gone on with."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import benchmark, impls
+from triglot.bench import arms, comparison, report, roofline, workloads
+from triglot.bench.arms import ARMS
+from triglot.bench.cases import Case, Cell, cells
+from triglot.bench.expectations import Expectation
+from triglot.bench.sweep import Settings, Sweep
+from triglot.shared.environment import environment
+from triglot.shared.errors import FrameworkError
+from triglot.shared.recipes import recipe
+
+FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
+QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
+SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
+CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
+
+
+def swept(make_checkpoint, names, settings=QUICK):
+    sweep = Sweep(make_checkpoint("bert-base-tiny"), names, settings, tokenizer=None, command=FAKES)
+    sweep.run(CELL)
+    return sweep, {result.case.arm: result for result in sweep.results if not result.case.copy}
+
+
+def children():
+    """The processes whose parent this one is, those that nobody waits for any more included."""
+    listed = subprocess.run(["ps", "-o", "ppid=,args=", "-A"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.split()[0] == str(os.getpid()) and "bench_worker" in line]
+
+
+BROKEN = {
+    "nnx": "MemoryError: Unable to allocate 100 TiB",
+    "onnxruntime": "ImportError: no module named torchonnx",
+    "torch-nn": "died by signal SIGSEGV",
+    "paddle-nn": "died by signal SIGKILL, as when memory runs out",
+    "triglot-paddle-jit": "ended with exit code 3",
+    "triglot-torch-jit": "no answer within 6 s; raise the time limit, or see why it hangs",
+    "transformers-eager": "output is not what the reference computes",
+    "transformers-sdpa": "output is not what the reference computes",
+    "transformers-compiled": "output is not what the reference computes",
+}
+
+
+def test_a_failure_is_a_row_and_the_sweep_goes_on(make_checkpoint):
+    names = ["triglot-torch-eager", *BROKEN, "triglot-paddle-eager"]
+    sweep, results = swept(make_checkpoint, names)
+    assert [name for name, result in results.items() if result.status == "ok"] == [
+        "triglot-torch-eager",
+        "triglot-paddle-eager",
+    ]
+    for name, reason in BROKEN.items():
+        assert (results[name].status, results[name].failure.split(":")[0]) == ("failed", reason.split(":")[0])
+        assert reason in results[name].failure
+    assert {one.a.split("/")[0] for one in sweep.comparisons} == {"triglot-torch-eager*", "triglot-paddle-eager"}
+    assert children() == [], "no process outlives the sweep"
+    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": sweep.others})
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    # A model of a few hundred kilobytes, in an interpreter with NumPy.
+    assert 1 < results["triglot-paddle-eager"].facts["peak_rss_mb"] < 300
+    assert report.exit_code(found) == 1, "an arm that computes something else"
+    text = report.markdown(found)
+    assert "| torch-nn | failed: died by signal SIGSEGV" in text
+
+
+def test_a_reference_that_fails_is_replaced(make_checkpoint):
+    sweep, results = swept(make_checkpoint, ["torch-nn", "nnx", "triglot-paddle-eager", "triglot-jax-jit"])
+    assert {one.b.split("/")[0] for one in sweep.comparisons} == {"triglot-paddle-eager"}
+    assert results["triglot-jax-jit"].status == "ok"
+
+
+def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
+    encoder, pair = recipe("bert-base-tiny"), recipe("translation-tiny")
+    assert ARMS["triglot-torch-eager"].why_not(encoder, "forward", "float32", "cpu") is None
+    assert (
+        ARMS["triglot-torch-eager"].why_not(encoder, "generation", "float32", "cpu") == "an encoder does not generate"
+    )
+    assert ARMS["nnx"].why_not(pair, "forward", "float32", "cpu") == "computes the forward pass of BERTs alone"
+    assert ARMS["nnx"].why_not(recipe("dygraph-tiny"), "forward", "float32", "cpu") is not None
+    assert ARMS["triglot-paddle-jit"].why_not(encoder, "forward", "bfloat16", "cpu") == "has no bfloat16 here"
+    assert ARMS["onnxruntime"].why_not(encoder, "forward", "float32", "cuda") == "does not run on cuda here"
+    monkeypatch.setattr(arms.importlib.util, "find_spec", lambda name: None)
+    assert ARMS["nnx"].why_not(encoder, "forward", "float32", "cpu") == "jax, flax not installed"
+
+
+def test_which_arms_take_part():
+    assert arms.selected([], [], []) == list(ARMS)
+    assert arms.selected(["paddle"], ["compiled"], []) == ["triglot-paddle-compiled"]
+    assert arms.selected([], [], ["nnx", "torch-nn"]) == ["torch-nn", "nnx"]
+    with pytest.raises(FrameworkError, match=r"^unknown arm 'caffe'; expected one of triglot-torch-eager, "):
+        arms.selected([], [], ["caffe"])
+    with pytest.raises(FrameworkError, match="no arm is left of that framework, mode and name"):
+        arms.selected(["jax"], ["compiled"], [])
+
+
+def test_every_framework_and_mode_has_an_arm():
+    ours = {(arm.framework, arm.mode) for arm in ARMS.values() if not arm.peer}
+    assert ours == {(name, mode) for name in impls.FRAMEWORKS for mode in impls.MODES} - {("jax", "compiled")}
+
+
+def test_cases_span_every_combination_and_are_told_apart():
+    options = {"batches": [4, 1], "lengths": [16, 8], "fills": [0.5, 1.0], "dtypes": ["float32"], "device": "cpu"}
+    spanned = cells("m", "forward", orders=["padded", "sorted"], threads=2, **options)
+    assert len(spanned) == len({cell.id for cell in spanned}) == 2 * 2 * 2 + 2 * 2
+    for cell in spanned:
+        for copy in (0, 1):
+            case = Case("nnx", cell, copy)
+            assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.peer])
+def test_peers_compute_the_same(name, make_checkpoint):
+    """The stock encoders with the weights that they were given: one that is wrong would have no speed."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    batches = workloads.batches_of(CELL, checkpoint.config, None, 0)
+    module, function = ARMS[name].builder.split(":")
+    builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
+    outputs = builder(checkpoint, Case(name, CELL), batches).outputs()
+    assert outputs.keys() == {"output", "pooler"}
+    found = Expectation(checkpoint, "forward", batches[0], "float32").judge(outputs)
+    assert found.verdict == "pass", found
+
+
+FIELDS = {
+    *("id", "arm", "model", "workload", "order", "framework", "mode", "dtype", "device", "batch", "length", "fill"),
+    *("threads", "status", "failure", "latency_ms", "tokens_per_second", "sequences_per_second", "useful_gflops"),
+    *("roofline_fraction", "load_s", "compile_s", "peak_rss_mb", "peak_device_mb", "parity", "samples_ms"),
+}
+
+
+def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, command, monkeypatch):
+    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "bench.json")
+    code, out, err = command(*asked, "--markdown", "bench.md")
+    assert (code, err) == (0, "")
+    assert "triglot-torch-eager" in out
+    first = json.loads(Path("bench.json").read_text())
+    assert first["schema"] == "triglot.bench/1"
+    assert {"environment", "roofline", "cases", "ratios"} <= first.keys()
+    assert first["roofline"][0]["gflops"] > 0
+    case = first["cases"][0]
+    assert case.keys() >= FIELDS
+    assert case["latency_ms"].keys() == {"p50", "p90", "p99", "min", "mean"}
+    assert case["latency_ms"]["p50"] == float(np.median(case["samples_ms"]))
+    assert sum(case["round_lengths"]) == len(case["samples_ms"])
+    assert "| triglot-torch-eager | pass |" in Path("bench.md").read_text()
+
+    monkeypatch.setattr(roofline, "measure", lambda *_: first["roofline"][0])
+    code, _, err = command(*asked, "--arm", "triglot-jax-jit", "--resume", "--quiet")
+    assert (code, err) == (0, "")
+    second = json.loads(Path("bench.json").read_text())
+    by_id = {case["id"]: case for case in second["cases"]}
+    assert by_id[case["id"]]["samples_ms"] == case["samples_ms"], "what was there is not timed again"
+    assert {one["a"].split("/")[0]: one["b"] for one in second["ratios"]}["triglot-jax-jit"] == case["id"]
+    # Another setting is another case.
+    code, _, _ = command(*asked, "--seed", "1", "--resume", "--quiet")
+    assert json.loads(Path("bench.json").read_text())["cases"][0]["samples_ms"] != case["samples_ms"]
+
+
+def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, command, monkeypatch):
+    sweep, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
+    around = {"others": sweep.others, **environment()}
+    now = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, around)
+    now["noise_floor"] = 0.2
+    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: now)
+    for factor, expected, verdict in ((0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")):
+        then = json.loads(json.dumps(now))
+        for case in then["cases"]:
+            case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
+        then["weights_digest"] = "another"
+        Path("then.json").write_text(json.dumps(then))
+        code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
+        assert (code, out.count(f"  {verdict}")) == (expected, 2), out
+        assert "also, weights was another, is d" in out
+        found = comparison.changes(then, now)
+        assert [change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--arm", "caffe"), "unknown arm 'caffe'; expected one of"),
+        (("--length", "1000"), "length 1000 is over the maximum 37 of the model; cut it"),
+        (("--fill", "0.01"), "fill 0.01 leaves too few of 8 x 37 tokens"),
+        (("--resume",), "--resume completes the file of --json; name it"),
+        (("--compare", "nothing.json"), "cannot read nothing.json: No such file or directory; give a file that"),
+        (("--compare", "text.json"), "cannot read text.json: it is no JSON"),
+        (("--compare", "list.json"), "list.json is no triglot.bench/1"),
+        (("--compare", "part.json"), "part.json lacks a part, or has a wrong one"),
+        (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
+        (("--mode", "compiled", "--framework", "jax"), "no arm is left of that framework, mode and name"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workplace, command):
+    Path("text.json").write_text("no")
+    Path("list.json").write_text("[]")
+    Path("part.json").write_text('{"schema": "triglot.bench/1", "cases": [{}]}')
+    code, out, err = command("bench", "bert-base-tiny", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"triglot: {message}")
+    assert err.count("\n") == 1
+
+
+def test_the_public_build_takes_every_mode_an_arm_has(make_checkpoint):
+    with pytest.raises(FrameworkError, match="unknown mode 'turbo'"):
+        triglot.build("torch", make_checkpoint("bert-base-tiny"), mode="turbo")
