@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import statistics
+from . import machine, statistics
 from .arms import ARMS
 from .cases import Case
 from .statistics import Ratio
@@ -172,6 +172,8 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")
+    if others is not None and others > machine.BUSY:
+        parts.append("The machine was busy: time it again when it is not.")
     return " ".join(parts)
 
 

@@ -12,6 +12,11 @@ import numpy as np
 
 from ..shared.arrays import Array
 
+# A process is slower or faster than its twin for all its life, by where its memory lies, say, and no round can see it.
+# Twenty runs of an arm against itself (``make bench-proof``) had ratios with a standard deviation of 0.92 %, of which
+# the rounds explain 0.74 %: so every interval is wider by twice the rest, 0.54 %, as independent errors add up.
+PROCESS = 0.011
+
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
 
@@ -58,8 +63,7 @@ def ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[f
         return Ratio(float(np.exp(middle)), 0.0, float("inf"))
     drawn = np.random.default_rng(0).choice(logarithms, (RESAMPLES, count))
     spread = (np.median(drawn, axis=1) - middle) * (count / (count - 1)) ** 0.5
-    low, high = np.percentile(middle + spread, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
-    return Ratio(*(float(np.exp(value)) for value in (middle, low, high)))
+    return _around(middle, spread)
 
 
 def unpaired(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
@@ -79,9 +83,13 @@ def unpaired(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequenc
         middles.append(float(np.median(logarithms)))
         spread = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1) - middles[-1]
         drawn.append(spread * (count / max(1, count - 1)) ** 0.5)
-    middle = middles[0] - middles[1]
-    low, high = np.percentile(middle + drawn[0] - drawn[1], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
-    return Ratio(*(float(np.exp(value)) for value in (middle, low, high)))
+    return _around(middles[0] - middles[1], drawn[0] - drawn[1])
+
+
+def _around(middle: float, spread: Array) -> Ratio:
+    below, above = -np.percentile(spread, 50 * (1 - CONFIDENCE)), np.percentile(spread, 50 * (1 + CONFIDENCE))
+    bounds = middle - np.hypot(below, PROCESS), middle + np.hypot(above, PROCESS)
+    return Ratio(*(float(np.exp(value)) for value in (middle, *bounds)))
 
 
 def is_steady(samples: Sequence[float], window: int = 5, share: float = 0.05) -> bool:

@@ -304,7 +304,7 @@ class _Workers:
         """Build a case in a new process, judge its outputs and warm it up; whether it is ready to be timed."""
         result = self._results[case] = Result(case, "ok")
         folder = self._work.folder
-        name = case.id.replace("/", "-")
+        name = f"{case.arm}-{case.copy}"
         self._step(f"building {case.arm}")
         worker = Worker(
             self._command,

@@ -67,14 +67,16 @@ def problems(parameters: Mapping[str, Parameter], steps: object, kept: Mapping[s
             yield f"{name} has dtype {array.dtype}, expected {' or '.join(DTYPES)}"
 
 
-def check_beginning(config: ModelConfig, dtype: str, moments: Moments | None) -> None:
+def check_beginning(config: ModelConfig, dtype: str, mode: str, moments: Moments | None) -> None:
     """Refuse a training that cannot begin, or go on.
 
     Raises:
-        TrainingError: the model has no loss, ``dtype`` is too coarse for Adam's small steps, or ``moments`` are those
-            of another model.
+        TrainingError: the model has no loss, ``dtype`` is too coarse for Adam's small steps, ``mode`` has the weights
+            compiled in, or ``moments`` are those of another model.
     """
     check_trainable(config)
+    if mode == "compiled":
+        raise TrainingError("the weights of a model in mode 'compiled' are part of it; train in mode 'eager' or 'jit'")
     if dtype not in DTYPES:
         raise TrainingError(f"dtype of a training is {dtype!r}; expected one of {', '.join(DTYPES)}")
     if moments is None:

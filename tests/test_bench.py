@@ -3,8 +3,10 @@
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import arms, comparison, report, roofline, workloads
+from triglot.bench import arms, comparison, readme, report, roofline, workloads
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
 from triglot.bench.expectations import Expectation
@@ -167,6 +169,35 @@ def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, comman
     assert json.loads(Path("bench.json").read_text())["cases"][0]["samples_ms"] != case["samples_ms"]
 
 
+def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
+    names = [
+        "triglot-torch-eager",
+        "torch-nn",
+        "triglot-torch-jit",
+        "triglot-paddle-eager",
+        "nnx",
+        "transformers-eager",
+    ]
+    chosen = [part for name in names for part in ("--arm", name)]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "triglot", "bench", "bert-base-tiny", *chosen, *SHORT, "--json", "bench.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not Path("bench.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "nothing was written"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "triglot: interrupted\n")
+    found = comparison.read(Path("bench.json"))
+    assert 0 < len([case for case in found["cases"] if case["status"] == "ok"]) < len(names)
+    listed = subprocess.run(["ps", "-o", "args=", "-A"], capture_output=True, text=True, check=True).stdout
+    assert str(workplace) not in listed
+    assert os.listdir() == ["bench.json"]
+
+
 def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, command, monkeypatch):
     sweep, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
     around = {"others": sweep.others, **environment()}
@@ -209,6 +240,17 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
     assert (code, out) == (2, "")
     assert err.startswith(f"triglot: {message}")
     assert err.count("\n") == 1
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_tables_of_the_readme_are_those_of_the_newest_result():
+    results = sorted((ROOT / "bench" / "results").glob("*-bench.json"))
+    text = (ROOT / "README.md").read_text()
+    assert readme.with_tables(text, results[-1]) == text, "run python -m triglot.bench.readme RESULT README.md"
+    with pytest.raises(ValueError, match="there is no <!-- begin"):
+        readme.with_tables("no marks", results[-1])
 
 
 def test_the_public_build_takes_every_mode_an_arm_has(make_checkpoint):

@@ -10,7 +10,7 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.shared import batches
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import FrameworkError, TrainingError
 from triglot.shared.recipes import recipe
 
 KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
@@ -75,6 +75,26 @@ def test_many_lengths_are_compiled_for(framework, make_checkpoint):
     for length in range(1, 11):
         ids = np.arange(1, 1 + length)[None].repeat(1 + length % 3, axis=0)
         np.testing.assert_allclose(model.encode(ids), reference.encode(ids), rtol=0, atol=1e-5)
+
+
+def test_what_is_compiled_follows_a_training_or_refuses_it(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    source, target = np.array([[1, 5, 6, 2]]), np.array([[1, 7, 8, 9, 2]])
+    batch = triglot.teacher_forcing(checkpoint.config, source, target)
+    found = {}
+    for mode in ("eager", "jit"):
+        model = triglot.build(framework, checkpoint, mode=mode)
+        before = model.forward(source, target)
+        model.begin_training(triglot.Plan(rate=0.1))
+        model.training_step(batch)
+        found[mode] = model.forward(source, target)
+        assert np.abs(found[mode] - before).max() > 0.1
+    # A step of Adam is as large as its rate, whatever the size of a gradient: what rounds to another sign is 0.2 off.
+    assert np.median(np.abs(found["jit"] - found["eager"])) < 1e-4
+    with pytest.raises(
+        TrainingError, match=r"^the weights of a model in mode 'compiled' are part of it; train in mode"
+    ):
+        triglot.build(framework, checkpoint, mode="compiled").begin_training(triglot.Plan())
 
 
 def test_the_reference_is_never_compiled(make_checkpoint):

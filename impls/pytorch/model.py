@@ -111,7 +111,7 @@ class Model:
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
         """See ``shared.protocol.Model.begin_training``."""
-        check_beginning(self.config, self.dtype_name, moments)
+        check_beginning(self.config, self.dtype_name, self.mode, moments)
         self.trainer = training.Trainer(self.transformer, plan, moments)
 
     def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
