@@ -62,7 +62,7 @@ def known(report: Mapping[str, Any]) -> Known:
     comparisons = [
         Comparison(one["a"], one["b"], Ratio(one["median"], one["low"], one["high"])) for one in report["ratios"]
     ]
-    return Known(results, comparisons)
+    return Known(results, comparisons, report["environment"].get("others", {}))
 
 
 def exit_code(report: Mapping[str, Any]) -> int:

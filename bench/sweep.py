@@ -85,10 +85,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Known:
-    """What an earlier sweep found: results by the id of the case, and comparisons."""
+    """What an earlier sweep found: results by the id of the case, comparisons, and what others did by cell."""
 
     results: Mapping[str, Result] = field(default_factory=dict[str, Result])
     comparisons: Sequence[Comparison] = ()
+    others: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 
 
 Step = Callable[[str], None]
@@ -135,10 +136,8 @@ class Sweep:
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
-                known = self._known.results.get(case.id)
-                if known is not None and known.digest == digest(case, self._facts):
-                    self.results.append(known)
-                    self.comparisons += [one for one in self._known.comparisons if one.a == case.id]
+                if self._take_over(case):
+                    self._take_over(Case(arm, cell, copy=1))
                     continue
                 why = ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
                 if why:
@@ -159,6 +158,16 @@ class Sweep:
                         result.digest = digest(result.case, self._facts)
                     self._on_results()
 
+    def _take_over(self, case: Case) -> bool:
+        """Whether an earlier sweep has the result of the very same case; then it is ours."""
+        known = self._known.results.get(case.id)
+        if known is None or known.digest != digest(case, self._facts):
+            return False
+        self.results.append(known)
+        self.comparisons += [one for one in self._known.comparisons if one.a == case.id]
+        self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
+        return True
+
     def _earlier_reference(self, cell: Cell) -> Case | None:
         """What an earlier sweep compared the arms of the cell with."""
         bases = {one.b for one in self._known.comparisons}
@@ -166,21 +175,16 @@ class Sweep:
 
     def _groups(self, cases: list[Case], earlier: Case | None, workers: "_Workers") -> Iterator[None]:
         reference = earlier if earlier is not None and workers.start(earlier) else None
-        while cases and reference is None:
-            first = cases.pop(0)
-            if workers.start(first):
-                reference = first
-        if reference is not None and reference != earlier and self._settings.again:
-            cases.insert(0, Case(reference.arm, reference.cell, copy=1))
         while cases:
+            while cases and not workers.is_alive(reference):
+                reference = cases.pop(0)
+                if workers.start(reference) and self._settings.again:
+                    cases.insert(0, Case(reference.arm, reference.cell, copy=1))
             group, cases = cases[: self._settings.together], cases[self._settings.together :]
             alive = [case for case in group if workers.start(case)]
-            self._take_turns(reference, alive, workers)
+            self._take_turns(reference if workers.is_alive(reference) else None, alive, workers)
             workers.close(alive)
             yield
-        if reference is not None and not workers.result(reference).rounds:
-            self._take_turns(reference, [], workers)  # it was alone
-        yield
 
     def _take_turns(self, reference: Case | None, others: list[Case], workers: "_Workers") -> None:
         cases = [*([reference] if reference is not None else []), *others]
@@ -295,6 +299,10 @@ class _Workers:
     def result(self, case: Case) -> Result:
         """What is known of a case that was started."""
         return self._results[case]
+
+    def is_alive(self, case: Case | None) -> bool:
+        """Whether there is such a case, and it can be timed."""
+        return case in self._alive
 
     def expected(self, case: Case) -> float:
         """The seconds that a call takes, after warming up."""

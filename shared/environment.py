@@ -11,7 +11,10 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 # Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
 _QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
 
-PACKAGES = ("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax")
+PACKAGES = (
+    *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
+    *("transformers", "onnxruntime"),  # what the benchmark compares them with
+)
 
 
 def environment() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +76,15 @@ def test_a_failure_is_a_row_and_the_sweep_goes_on(make_checkpoint):
     assert "| torch-nn | failed: died by signal SIGSEGV" in text
 
 
-def test_a_reference_that_fails_is_replaced(make_checkpoint):
-    sweep, results = swept(make_checkpoint, ["torch-nn", "nnx", "triglot-paddle-eager", "triglot-jax-jit"])
-    assert {one.b.split("/")[0] for one in sweep.comparisons} == {"triglot-paddle-eager"}
-    assert results["triglot-jax-jit"].status == "ok"
+@pytest.mark.parametrize("failing", ["torch-nn", "paddle-nn"], ids=["when it is built", "later"])
+def test_a_reference_that_fails_is_replaced(failing, make_checkpoint):
+    settings = replace(QUICK, together=1, again=False)
+    sweep, results = swept(
+        make_checkpoint, [failing, "triglot-jax-eager", "triglot-paddle-eager", "triglot-jax-jit"], settings
+    )
+    assert results[failing].status == "failed"
+    assert [name for name, result in results.items() if result.status == "ok"] == list(results)[1:]
+    assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
 
 
 def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
@@ -163,6 +169,8 @@ def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, comman
     second = json.loads(Path("bench.json").read_text())
     by_id = {case["id"]: case for case in second["cases"]}
     assert by_id[case["id"]]["samples_ms"] == case["samples_ms"], "what was there is not timed again"
+    assert [one for one in second["ratios"] if one.get("again")] == first["ratios"]
+    assert second["noise_floor"] == first["noise_floor"] > 0
     assert {one["a"].split("/")[0]: one["b"] for one in second["ratios"]}["triglot-jax-jit"] == case["id"]
     # Another setting is another case.
     code, _, _ = command(*asked, "--seed", "1", "--resume", "--quiet")

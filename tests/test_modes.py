@@ -17,17 +17,21 @@ KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
 COMPILED = ("jit", "compiled")
 
 
-@pytest.mark.parametrize("mode", COMPILED)
-@pytest.mark.parametrize("name", KINDS)
-def test_every_check_passes(framework, name, mode, make_checkpoint, pytestconfig):
-    if pytestconfig.getoption("--seeds") == 1:
-        pytest.skip("compiling for every check takes up to a minute: see make audit")
-    report = triglot.check(make_checkpoint(name), [framework], mode=mode, isolate=False)
+def pytest_generate_tests(metafunc):
+    """To compile for every check takes up to a minute each: ``make audit`` does it, and the tests compare outputs."""
+    thorough = metafunc.config.getoption("--seeds") > 1
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", KINDS if thorough else ["translation-tiny"])
+    if "audited_mode" in metafunc.fixturenames:
+        metafunc.parametrize("audited_mode", COMPILED if thorough else [])
+
+
+def test_every_check_passes(framework, name, audited_mode, make_checkpoint):
+    report = triglot.check(make_checkpoint(name), [framework], mode=audited_mode, isolate=False)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
 @pytest.mark.parametrize("mode", COMPILED)
-@pytest.mark.parametrize("name", KINDS)
 def test_the_outputs_are_those_of_eager_mode(framework, name, mode, make_checkpoint):
     """To twice what the sums of a layer norm may err by in float32."""
     config = recipe(name)

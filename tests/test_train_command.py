@@ -269,3 +269,10 @@ def test_score_counts_what_is_right(framework):
     generated = triglot.build(framework, checkpoint).generate(sources, max_length=task.length)
     expected = translation.score(generated, targets[:, : task.length])
     assert triglot.score(checkpoint, framework, seed=3, count=4) == expected
+
+
+def test_quiet_is_quiet(framework, workplace):
+    """What a framework has to say while it is imported is no error either."""
+    command = [sys.executable, "-P", "-m", "triglot", *TINY, "--framework", framework, "--steps", "1"]
+    result = subprocess.run([*command, "--target", "run.npz", "--quiet"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
