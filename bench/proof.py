@@ -29,6 +29,7 @@ from . import machine, ours, worker
 from .cases import Case, Cell
 from .sweep import ALLOCATORS, Settings, Sweep
 
+# A sweep knows the arms of its table alone: in these workers, the second is the first with a busy wait behind it.
 ARM, SLOWED = "triglot-torch-eager", "torch-nn"
 WITHIN, HELD, SLOWER, ADDED, CLOCK = 0.03, 18, 0.1, 0.01, 0.05
 COMMAND = (sys.executable, "-P", "-m", "triglot.bench.proof", "--worker")

@@ -19,7 +19,6 @@ from ..shared import checkpoint as checkpoints
 from ..shared import npz
 from ..shared.checkpoint import Checkpoint
 from ..shared.errors import InputError
-from ..shared.inputs import Batch
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
@@ -393,12 +392,13 @@ class _Workers:
         return answer
 
 
-def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> list[list[Batch]]:
-    """The batches of every cell, made before the first is timed.
+def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> None:
+    """Find out, before the first is timed, whether every cell fits the model.
 
     Raises:
         InputError: a cell does not fit the model, or there is none.
     """
     if not cells:
         raise InputError("there is nothing to time; give at least one batch size and one length")
-    return [workloads.batches_of(cell, checkpoint.config, tokenizer, seed) for cell in cells]
+    for cell in cells:
+        workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
