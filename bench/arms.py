@@ -13,15 +13,22 @@ from .. import impls
 from ..shared.arrays import Array
 from ..shared.config import ModelConfig
 from ..shared.errors import FrameworkError
+from ..shared.training_members import DTYPES
+
+TRAINS = ("forward+backward", "training")  # the workloads with gradients
 
 
 class Prepared(Protocol):
-    """What is timed: a call that computes and waits for the result, and that result as arrays by name."""
+    """What is timed: a call that computes and waits for the result, and that result as arrays by name.
+
+    "output", and "pooler" where there is one; "ids" of a generation. Of what trains: "loss", "gradients.NAME" for each
+    tensor and, of a training step, "weights.NAME", all of the very first call: the next finds other weights.
+    """
 
     call: Callable[[], Any]
 
-    def outputs(self) -> Mapping[str, Array]:
-        """What a call computes: "output", and "pooler" where there is one; or "ids" for a generation."""
+    def outputs(self, results: Any) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
         ...
 
 
@@ -40,19 +47,32 @@ class Arm:
     devices: tuple[str, ...] = ("cpu", "cuda")
     peer: bool = False
 
-    def why_not(self, config: ModelConfig, workload: str, dtype: str, device: str) -> str | None:
+    def why_not(  # noqa: PLR0911 (a reason each)
+        self, config: ModelConfig, workload: str, dtype: str, device: str
+    ) -> str | None:
         """Why the arm cannot take part; None if it can, as far as is known before it is tried."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             return f"{', '.join(missing)} not installed"
         if workload == "generation" and config.kind != "encoder_decoder":
             return f"an {config.kind} does not generate"
-        if self.peer and (workload != "forward" or not _is_bert(config)):
-            return "computes the forward pass of BERTs alone"
+        if self.peer and (workload == "generation" or not _is_bert(config)):
+            return "computes BERTs alone"
+        if workload in TRAINS and (why := self._why_not_train(config, dtype)):
+            return why
         if dtype not in self.dtypes:
             return f"has no {dtype} here"
         if device not in self.devices:
             return f"does not run on {device} here"
         return None
+
+    def _why_not_train(self, config: ModelConfig, dtype: str) -> str | None:
+        if config.kind == "attention":
+            return "attention alone has no loss"
+        if self.mode == "compiled":
+            return "is compiled with its weights, so it does not train"
+        if (self.framework, self.mode) == ("jax", "eager"):
+            return "JAX compiles its training in every mode: see triglot-jax-jit"
+        return None if dtype in DTYPES else f"trains in {' and '.join(DTYPES)} alone"
 
 
 def _is_bert(config: ModelConfig) -> bool:
@@ -96,7 +116,7 @@ ARMS: dict[str, Arm] = {
     },
     "torch-nn": Arm("torch", "eager", "peers.torch_encoder:prepare", ("torch",), ("float32", "bfloat16"), peer=True),
     "paddle-nn": Arm("paddle", "eager", "peers.paddle_encoder:prepare", ("paddle",), peer=True),
-    "nnx": Arm("jax", "jit", "peers.nnx_encoder:prepare", ("jax", "flax"), ("float32", "bfloat16"), peer=True),
+    "nnx": Arm("jax", "jit", "peers.nnx_encoder:prepare", ("jax", "flax", "optax"), ("float32", "bfloat16"), peer=True),
     "onnxruntime": Arm(
         "onnxruntime",
         "compiled",

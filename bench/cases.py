@@ -8,7 +8,7 @@ from typing import Any
 
 from .arms import ARMS
 
-WORKLOADS = ("forward", "generation")
+WORKLOADS = ("forward", "forward+backward", "training", "generation")
 ORDERS = ("padded", "arrival", "sorted")
 
 

@@ -9,6 +9,12 @@ import numpy as np
 from ..shared.arrays import Array
 from ..shared.config import ModelConfig
 from ..shared.inputs import Batch
+from .arms import TRAINS
+
+
+def of(workload: str, config: ModelConfig, batch: Batch) -> float:
+    """Operations of a workload: each product of a forward pass has two more in the backward pass."""
+    return (3 if workload in TRAINS else 1) * forward(config, batch)
 
 
 def forward(config: ModelConfig, batch: Batch) -> float:

@@ -10,6 +10,7 @@ from ..shared.inputs import Batch
 from .arms import ARMS
 from .cases import Case
 from .expectations import IDS, named
+from .steps import PLAN, after_a_step, derived
 
 
 class Ours:
@@ -19,18 +20,24 @@ class Ours:
         arm, cell = ARMS[case.arm], case.cell
         self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
         self.workload = cell.workload
+        if cell.workload == "training":
+            self.model.begin_training(PLAN)
         self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
 
     def call(self) -> list[Any]:
         """Compute every batch."""
         return [call() for call in self.calls]
 
-    def outputs(self) -> Mapping[str, Array]:
-        """What the first batch gives."""
-        result = self.calls[0]()
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
         if self.workload == "generation":
-            return {IDS: self.model.to_numpy(result)}
-        output, heads = result
+            return {IDS: self.model.to_numpy(results[0])}
+        if self.workload == "training":
+            return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return derived(float(loss), self.model.to_canonical(gradients))
+        output, heads = results[0]
         return {name: self.model.to_numpy(value) for name, value in named(output, heads).items()}
 
 

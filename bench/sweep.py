@@ -22,10 +22,11 @@ from ..shared.errors import InputError
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
-from .arms import ARMS
+from .arms import ARMS, TRAINS
 from .cases import Case, Cell, digest
 from .expectations import Expectation
 from .statistics import Ratio
+from .training_expectations import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
@@ -223,22 +224,36 @@ class _Work:
         for file, batch in zip(self.files, self.batches, strict=True):
             npz.write(file, batch.arrays())
         self._weights = weights
-        self._expectation: Expectation | None = None
+        self._expectation: Expectation | TrainingExpectation | None = None
+        self._first = workloads.first_rows(self.batches[0], JUDGED_TOKENS)
+        # Of a forward pass the first rows can be judged alone, but all rows have a part in a gradient.
+        self.judged: Path | None = None
+        if cell.workload in TRAINS and (len(self.batches) > 1 or len(self._first.valid) < len(self.batches[0].valid)):
+            self.judged = folder / "judged.npz"
+            npz.write(self.judged, self._first.arrays())
 
-    def expectation(self) -> Expectation:
-        """What is right, computed when it is first asked for."""
+    def expectation(self) -> Expectation | TrainingExpectation:
+        """What is right, computed when it is first asked for.
+
+        Raises:
+            FrameworkError: nobody can say it.
+        """
+        cell = self.cell
+        if self._expectation is None and cell.workload in TRAINS:
+            given = self._weights, self._first, cell.dtype, self.folder, cell.threads
+            self._expectation = TrainingExpectation(*given)
         if self._expectation is None:
-            judged = workloads.first_rows(self.batches[0], JUDGED_TOKENS)
-            self._expectation = Expectation(self._weights, self.cell.workload, judged, self.cell.dtype)
+            self._expectation = Expectation(self._weights, cell.workload, self._first, cell.dtype)
         return self._expectation
 
     def facts(self, seconds: float) -> dict[str, float | None]:
         """Throughput of a call that takes so long."""
         # How long a generation becomes is for the model to say.
-        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if self.cell.workload == "forward" else None
+        known = self.cell.workload != "generation"
+        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if known else None
         rows = sum(len(batch.valid) for batch in self.batches)
-        work = sum(flops.forward(self._weights.config, batch) for batch in self.batches)
-        useful = work / seconds / 1e9 if self.cell.workload == "forward" else None
+        work = sum(flops.of(self.cell.workload, self._weights.config, batch) for batch in self.batches) if known else 0
+        useful = work / seconds / 1e9 if known else None
         return {
             "tokens_per_second": tokens / seconds if tokens else None,
             "sequences_per_second": rows / seconds,
@@ -326,6 +341,7 @@ class _Workers:
             "builder": ARMS[case.arm].builder,
             "checkpoint": str(self._work.checkpoint),
             "batches": [str(file) for file in self._work.files],
+            "judged": str(self._work.judged) if self._work.judged else None,
             "outputs": str(folder / f"{name}.npz"),
             "processors": machine.processors(case.cell.threads),
         }

@@ -11,7 +11,8 @@ from ..shared.arrays import Bools
 from ..shared.batches import padded_batches, random_batch
 from ..shared.config import ModelConfig
 from ..shared.errors import InputError
-from ..shared.inputs import Batch
+from ..shared.inputs import Batch, labelled, taught
+from .arms import TRAINS
 from .cases import Cell
 
 RAGGED_BATCHES = 8  # batches of sentences that one call works through
@@ -27,7 +28,23 @@ def batches_of(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: in
     """
     if cell.length > config.source_max_length:
         raise InputError(f"length {cell.length} is over the maximum {config.source_max_length} of the model; cut it")
-    generator = np.random.default_rng([seed, cell.batch, cell.length])
+    batches = _untaught(cell, config, tokenizer, np.random.default_rng([seed, cell.batch, cell.length]))
+    if cell.workload not in TRAINS:
+        return batches
+    return [_to_learn(config, batch, np.random.default_rng([seed, 1, place])) for place, batch in enumerate(batches)]
+
+
+def _to_learn(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> Batch:
+    """Random labels, or a random teacher: what is learned does not matter to the time that it takes."""
+    if config.kind == "encoder_decoder":
+        return labelled(config, batch, generator.integers(0, config.target_vocabulary, batch.target.shape))
+    if config.kind == "attention":
+        return batch
+    teacher = generator.standard_normal((*batch.valid.shape, config.hidden_size)).astype(np.float32)
+    return taught(config, batch, teacher)
+
+
+def _untaught(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator) -> list[Batch]:
     if cell.order == "padded":
         return [random_batch(config, lengths(cell.batch, cell.length, cell.fill, generator), generator)]
     rows = _sentences(cell, config, tokenizer, generator)

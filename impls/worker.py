@@ -1,7 +1,8 @@
 """The worker process of the parity harness: runs checks in one framework. See ``shared/parity/workers.py``.
 
 The first line of its input says what to build: framework, device, dtype, mode; the answer is what the worker runs on.
-Every further line names a checkpoint, a file with a batch, one with replacements, and where to put the results.
+Every further line names a checkpoint, a file with a batch, where to put the results, and a file with what is put in
+the place of values; or one with dropout masks: then the results are the loss and its gradients.
 """
 
 import json
@@ -18,6 +19,7 @@ from ..shared.checkpoint import Checkpoint
 from ..shared.environment import environment
 from ..shared.inputs import Batch
 from ..shared.parity.checks import run
+from ..shared.parity.gradients import named
 from ..shared.parity.workers import WorkerError
 from ..shared.protocol import Model
 from . import build
@@ -63,6 +65,9 @@ def _answer(answers: BinaryIO, answer: dict[str, Any]) -> None:
 
 def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, tuple[Model, Checkpoint]]) -> None:
     path = request["checkpoint"]
+    if "masks" in request:
+        _derive(request, settings)
+        return
     if path not in models:
         try:
             weights = checkpoint.load(path)
@@ -74,6 +79,15 @@ def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, 
         npz.write(Path(request["results"]), results)
     except Exception as error:
         raise WorkerError.of(error, fatal=False) from error
+
+
+def _derive(request: dict[str, Any], settings: dict[str, Any]) -> None:
+    try:
+        model = build(checkpoint=checkpoint.load(request["checkpoint"]), **settings)
+        loss, gradients = model.loss_and_gradients(Batch(**_arrays(request["batch"])), _arrays(request["masks"]))
+        npz.write(Path(request["results"]), named(loss, gradients))
+    except Exception as error:
+        raise WorkerError.of(error, fatal=True) from error
 
 
 def _arrays(path: str) -> dict[str, Any]:

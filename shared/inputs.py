@@ -23,8 +23,10 @@ class Batch:
 
     ``source``: token ids (B, S), int32; or, for a model without embeddings, vectors (B, S, D), float32 or float64.
     ``valid``: bool (B, S), True for real tokens. ``segment_ids``, ``task_ids``: int32 (B, S). ``target``, int32, and
-    ``target_valid``, bool: (B, T), what a decoder reads; without a decoder T is 0. ``labels``: int32 (B, T), the token
-    that should follow each target token, -1 where none counts; T is 0 unless the model is to be trained.
+    ``target_valid``, bool: (B, T), what a decoder reads; without a decoder T is 0.
+
+    To train by: ``labels``, int32 (B, T), the token that should follow each target token, -1 where none counts; or, for
+    an encoder, ``teacher``, float (B, S, D), the vectors that it should give. Both are empty otherwise.
 
     A model that is attention alone attends to ``source``, its keys, with ``query`` (B, T, D) and ``value`` (B, S, D).
     ``allowed``, bool, and ``bias``, float, broadcast to (B, H, T, S). For other models these four are empty.
@@ -37,6 +39,7 @@ class Batch:
     target: Int32s
     target_valid: Bools
     labels: Int32s = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    teacher: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
     query: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
     value: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
     allowed: Bools = field(default_factory=lambda: np.zeros((0, 0, 0, 0), np.bool_))
@@ -147,6 +150,23 @@ def labelled(config: ModelConfig, given: Batch, labels: Any) -> Batch:
     return replace(given, labels=counted)
 
 
+def taught(config: ModelConfig, given: Batch, teacher: Any) -> Batch:
+    """``given`` with ``teacher``: float (B, S, D), what an encoder should give for each token; padding does not count.
+
+    Raises:
+        InputError: the vectors do not fit the batch or the model, or hold NaN or infinity at a real token.
+    """
+    named = _array("teacher", teacher)
+    shape = (*given.valid.shape, config.hidden_size)
+    if named.shape != shape or named.dtype.name not in ("float32", "float64"):
+        raise InputError(f"teacher is {describe(named)}; expected float32 or float64 {shape}")
+    # What stands at padding could not be anything but zero in the output, so it is nothing to learn.
+    counted = np.where(given.valid[:, :, None], named, np.zeros((), named.dtype))
+    if not np.isfinite(counted).all():
+        raise InputError("teacher holds NaN or infinity at a real token; expected finite numbers")
+    return replace(given, teacher=counted)
+
+
 def to_generate(config: ModelConfig, source_ids: Any, max_length: int | None = None) -> tuple[Batch, int]:
     """Check the inputs of ``generate``; the batch, whose targets are not there yet, and how long they may become.
 
@@ -181,16 +201,20 @@ def check_valid(given: Any) -> Bools:
     return _valid("valid", given, valid.shape if valid.ndim == 2 and valid.size else (1, 1))
 
 
-def check_labels(config: ModelConfig, given: Batch) -> Batch:
+def to_train(config: ModelConfig, given: Batch) -> Batch:
     """The batch, if a model of ``config`` can be trained on it: it may have been made for another, or for no training.
 
     Raises:
-        InputError: see ``labelled``.
+        InputError: see ``labelled`` and ``taught``.
         TrainingError: see ``check_trainable``.
     """
     check_trainable(config)
     if not isinstance(given, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] (callers need not be typed)
         raise InputError(f"the batch is a {type(given).__name__}; expected a Batch, as teacher_forcing makes one")
+    if config.kind == "encoder":
+        if not given.teacher.size:
+            raise InputError("the batch has no teacher, the vectors that the encoder should give; add it with taught")
+        return taught(config, check_batch(config, given), given.teacher)
     if not given.labels.size:
         raise InputError("the batch has no labels; make it with teacher_forcing, or give it labels")
     return labelled(config, check_batch(config, given), given.labels)
@@ -200,12 +224,12 @@ def check_trainable(config: ModelConfig) -> None:
     """Refuse a model without a loss.
 
     Raises:
-        TrainingError: it has no decoder, whose next tokens could be compared with what they should be.
+        TrainingError: it is attention alone.
     """
-    if config.kind != "encoder_decoder":
+    if config.kind == "attention":
         raise TrainingError(
-            f"this model is an {config.kind}: there is no loss to train it by; take one of kind encoder_decoder, as "
-            "translation"
+            "this model is attention alone: there is no loss to train it by; take one of kind encoder or "
+            "encoder_decoder, as translation"
         )
 
 

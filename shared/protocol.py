@@ -86,12 +86,14 @@ class Model(Protocol):
     def loss_and_gradients(
         self, batch: Batch, dropout_masks: Mapping[str, Array] | None = None
     ) -> tuple[float, dict[str, Array]]:
-        """The cross-entropy of a batch with labels, and its gradients by name; see ``inputs.teacher_forcing``.
+        """The loss of a batch, and its gradients by name.
 
-        The mean over the labels that count. ``dropout_masks``: what is dropped (``dropouts.py``); None: nothing.
+        Of an encoder-decoder the cross-entropy, the mean over the labels that count; see ``inputs.teacher_forcing``. Of
+        an encoder the mean squared distance to what a teacher gives, over real tokens; see ``inputs.taught``. In mode
+        "compiled", computed as in "eager". ``dropout_masks``: what is dropped (``dropouts.py``); None: nothing.
 
         Raises:
-            InputError: the batch does not fit the model, or has no labels.
+            InputError: the batch does not fit the model, or has no labels, or no teacher.
             TrainingError: the model has no loss.
         """
         ...
@@ -109,7 +111,7 @@ class Model(Protocol):
         """Change the weights by one step of Adam on a batch. Arguments as in ``loss_and_gradients``.
 
         Raises:
-            InputError: the batch does not fit the model, or has no labels.
+            InputError: the batch does not fit the model, or has no labels, or no teacher.
             TrainingError: no training has begun.
         """
         ...
@@ -137,13 +139,22 @@ class Model(Protocol):
     def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
         """A call that computes and waits for the result, which stays in the framework: for timing.
 
-        ``workload``: "forward" (output and heads), or "generation" (a target of the greatest length, with kept keys
-        and values). The batch is handed over beforehand.
+        ``workload``: "forward" (output and heads); "forward+backward" (the loss, and its gradients by the framework's
+        names); "training" (a step of the training that has begun: its ``Outcome``); or "generation" (a target of the
+        greatest length, with kept keys and values). Nothing is dropped. The batch is handed over beforehand; it has to
+        fit the model.
+
+        Raises:
+            TrainingError: no training has begun.
         """
         ...
 
     def to_numpy(self, tensor: Any) -> Array:
         """A tensor that ``prepare``'s call returned."""
+        ...
+
+    def to_canonical(self, tensors: Mapping[str, Any]) -> dict[str, Array]:
+        """One tensor for each parameter, gradients, say, by canonical name and in canonical layout."""
         ...
 
     def weights(self) -> dict[str, Array]:

@@ -22,9 +22,10 @@ MODEL_CODE = (
 )
 # norms: a framework that has a kernel calls it. masks: a constant in the right dtype takes Paddle a line of its own.
 
-# What a framework says in its own way: the method that a call runs, and where Flax takes its random numbers from.
+# What a framework says in its own way: the method that a call runs, where Flax takes its random numbers
+# from, and what is derived: JAX compiles that together with the derivative, in every mode.
 FORWARD = {"forward", "__call__"}
-OWN_ARGUMENTS = {"rngs"}
+OWN_ARGUMENTS = {"rngs", "compute_loss"}
 # Where weights go is the framework's business: a device and a dtype, or the dtype alone.
 PLACEMENT = {"device", "dtype"}
 # One name in four spellings: np2torch, torch2np.
@@ -36,6 +37,7 @@ OWN_HELPERS = {
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
     ("numpy_reference", "model.py"): {"Model._begun"},  # it does not train
+    ("paddlepaddle", "masks.py"): {"exact"},  # Python's numbers keep their digits elsewhere
     # It has no gradients to train by, and takes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
     ("flax_nnx", "training.py"): {

@@ -1,22 +1,30 @@
 """An encoder of the parts that Flax NNX brings: ``nnx.MultiHeadAttention``, ``nnx.Linear``, ``nnx.LayerNorm``."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 from flax import nnx
 from jax import Array as JaxArray
 from jax import numpy as jnp
 
+from ...shared import schema
 from ...shared.arrays import Array
 from ...shared.checkpoint import Checkpoint
 from ...shared.config import ModelConfig
 from ...shared.inputs import Batch
+from ...shared.training import BETAS, EPSILON
 from ..cases import Case
+from ..steps import PLAN, after_a_step, derived
 
-_LINEAR = (("feed_forward.inner", "inner"), ("feed_forward.output", "outer"))
+_LINEAR = (
+    *((f"attention.{name}", f"attention.{name}") for name in ("query", "key", "value")),
+    ("attention.output", "attention.out"),
+    ("feed_forward.inner", "inner"),
+    ("feed_forward.output", "outer"),
+)
 _NORMS = (("post_attention.norm", "attention_norm"), ("post_feed_forward.norm", "outer_norm"))
 
 
@@ -48,10 +56,12 @@ class Encoder(nnx.Module):
         self.has_segments, self.has_pooler = bool(config.segments), "pooler" in config.heads_on_top
         self.token = nnx.Embed(config.source_vocabulary, size, **kinds)
         self.position = nnx.Embed(positions, size, **kinds)
-        self.segment = nnx.Embed(max(1, config.segments), size, **kinds)
+        if config.segments:
+            self.segment = nnx.Embed(config.segments, size, **kinds)
         self.norm = nnx.LayerNorm(size, epsilon=config.norm_eps, **kinds)
         self.layers = nnx.List([Layer(config, dtype, rngs) for _ in range(config.layers)])
-        self.pooler = nnx.Linear(size, size, **kinds)
+        if self.has_pooler:
+            self.pooler = nnx.Linear(size, size, **kinds)
 
     def __call__(self, ids: JaxArray, segments: JaxArray, valid: JaxArray) -> dict[str, JaxArray]:
         """ids, segments, valid: (B, S). Returns "output" (B, S, D), and "pooler" (B, D) if there is one."""
@@ -65,66 +75,104 @@ class Encoder(nnx.Module):
 
 
 class Prepared:
-    """The encoder, compiled, and its inputs."""
+    """The encoder, compiled with what is asked of it, its inputs, and what it is to learn."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         device = jax.devices(case.cell.device)[0]
+        self.config, self.workload = checkpoint.config, case.cell.workload
         positions = len(checkpoint.tensors["embeddings.position.weight"])
         model = Encoder(checkpoint.config, positions, getattr(jnp, case.cell.dtype), nnx.Rngs(0))
         _load(model, checkpoint)
         graph, parameters = nnx.split(model)
-        run = jax.jit(lambda parameters, *given: nnx.merge(graph, parameters)(*given))
-        self.run = partial(run, jax.device_put(parameters, device))
+        self.parameters = jax.device_put(parameters, device)
+        optimizer = optax.adam(PLAN.rate, *BETAS, EPSILON)
+        self.state = jax.device_put(optimizer.init(self.parameters), device) if self.workload == "training" else None
+
+        def forward(parameters: Any, given: Any) -> dict[str, JaxArray]:
+            return nnx.merge(graph, parameters)(*given[:3])
+
+        def loss(parameters: Any, given: Any) -> JaxArray:
+            *_, valid, teacher = given
+            difference = jnp.where(valid[:, :, None], forward(parameters, given)["output"] - teacher, 0.0)
+            return jnp.square(difference).sum() / (valid.sum() * teacher.shape[-1])
+
+        def step(parameters: Any, state: Any, given: Any) -> tuple[JaxArray, Any, Any]:
+            value, gradients = jax.value_and_grad(loss)(parameters, given)
+            changes, state = optimizer.update(gradients, state, parameters)
+            return value, optax.apply_updates(parameters, changes), state
+
+        self.forward, self.gradients, self.step = jax.jit(forward), jax.jit(jax.value_and_grad(loss)), jax.jit(step)
         self.inputs = [
-            tuple(jax.device_put(array, device) for array in (batch.source, batch.segment_ids, batch.valid))
+            tuple(
+                jax.device_put(array, device) for array in (batch.source, batch.segment_ids, batch.valid, batch.teacher)
+            )
             for batch in batches
         ]
 
     def call(self) -> list[Any]:
         """Compute every batch."""
         with jax.default_matmul_precision("highest"):
-            return jax.block_until_ready([self.run(*given) for given in self.inputs])
+            return jax.block_until_ready([self._compute(given) for given in self.inputs])
 
-    def outputs(self) -> Mapping[str, Array]:
-        """What the first batch gives."""
-        return {name: np.asarray(value, np.float32) for name, value in self.call()[0].items()}
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
+        if self.workload == "forward":
+            return {name: np.asarray(value, np.float32) for name, value in results[0].items()}
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return derived(float(loss), _canonical(self.config, gradients))
+        first = _canonical(self.config, optax.tree.get(self.state, "mu"))
+        return after_a_step(results[0], first, _canonical(self.config, self.parameters))
+
+    def _compute(self, given: Any) -> Any:
+        if self.workload == "forward":
+            return self.forward(self.parameters, given)
+        if self.workload == "forward+backward":
+            return self.gradients(self.parameters, given)
+        value, self.parameters, self.state = self.step(self.parameters, self.state, given)
+        return float(value)
 
 
 prepare = Prepared
 
 
+def _names(config: ModelConfig) -> dict[str, str]:
+    """Canonical names to the paths of Flax; its kernels are (in, out), as ours, with an axis of their own for heads."""
+    found = {
+        f"embeddings.{name}.weight": f"{name}.embedding"
+        for name in ("token", "position", *(["segment"] if config.segments else []))
+    }
+    norms = [("embeddings.process.norm", "norm")]
+    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
+    for layer in range(config.layers):
+        ours, theirs = f"encoder.layers.{layer}", f"layers.{layer}"
+        norms += [(f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in _NORMS]
+        linear += [(f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in _LINEAR]
+    for ours, theirs in norms:
+        found |= {f"{ours}.scale": f"{theirs}.scale", f"{ours}.bias": f"{theirs}.bias"}
+    for ours, theirs in linear:
+        found |= {f"{ours}.weight": f"{theirs}.kernel", f"{ours}.bias": f"{theirs}.bias"}
+    return found
+
+
+def _by_path(state: Any) -> dict[str, Any]:
+    return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+
+
 def _load(model: Encoder, checkpoint: Checkpoint) -> None:
-    tensors, config = checkpoint.tensors, checkpoint.config
-    _set(model.token.embedding, tensors["embeddings.token.weight"])
-    _set(model.position.embedding, tensors["embeddings.position.weight"])
-    if config.segments:
-        _set(model.segment.embedding, tensors["embeddings.segment.weight"])
-    _norm(model.norm, checkpoint, "embeddings.process.norm")
-    for number, layer in enumerate(model.layers):
-        assert isinstance(layer, Layer)
-        at = f"encoder.layers.{number}"
-        for name in ("query", "key", "value"):
-            part = getattr(layer.attention, name)
-            _set(part.kernel, tensors[f"{at}.attention.{name}.weight"])
-            _set(part.bias, tensors[f"{at}.attention.{name}.bias"])
-        _set(layer.attention.out.kernel, tensors[f"{at}.attention.output.weight"])
-        _set(layer.attention.out.bias, tensors[f"{at}.attention.output.bias"])
-        for ours, theirs in _LINEAR:
-            _set(getattr(layer, theirs).kernel, tensors[f"{at}.{ours}.weight"])
-            _set(getattr(layer, theirs).bias, tensors[f"{at}.{ours}.bias"])
-        for ours, theirs in _NORMS:
-            _norm(getattr(layer, theirs), checkpoint, f"{at}.{ours}")
-    if "pooler" in config.heads_on_top:
-        _set(model.pooler.kernel, tensors["heads.pooler.weight"])
-        _set(model.pooler.bias, tensors["heads.pooler.bias"])
+    variables = _by_path(nnx.state(model, nnx.Param))
+    names = _names(checkpoint.config)
+    assert set(names.values()) == set(variables), set(names.values()) ^ set(variables)
+    for ours, theirs in names.items():
+        value = variables[theirs].get_value()
+        array = np.asarray(checkpoint.tensors[ours], np.float32).reshape(value.shape)
+        variables[theirs].set_value(jnp.asarray(array, value.dtype))
 
 
-def _norm(norm: nnx.LayerNorm, checkpoint: Checkpoint, name: str) -> None:
-    _set(norm.scale, checkpoint.tensors[f"{name}.scale"])
-    _set(norm.bias, checkpoint.tensors[f"{name}.bias"])
-
-
-def _set(parameter: Any, tensor: Array) -> None:
-    """Give a parameter its value; heads are an axis of their own in Flax, and lie side by side in ours."""
-    value = parameter.get_value()
-    parameter.set_value(jnp.asarray(np.asarray(tensor, np.float32).reshape(value.shape), value.dtype))
+def _canonical(config: ModelConfig, state: Any) -> dict[str, Array]:
+    """What stands at the paths of Flax, by our names."""
+    variables, shapes = _by_path(state), schema.parameters(config)
+    return {
+        ours: np.asarray(variables[theirs].get_value()).reshape(shapes[ours].shape)
+        for ours, theirs in _names(config).items()
+    }

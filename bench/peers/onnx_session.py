@@ -65,9 +65,9 @@ class Prepared:
             for given in self.inputs
         ]
 
-    def outputs(self) -> Mapping[str, Array]:
-        """What the first batch gives."""
-        return dict(zip(self.names, self.call()[0], strict=True))
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
+        return dict(zip(self.names, results[0], strict=True))
 
 
 prepare = Prepared

@@ -9,10 +9,13 @@ from paddle import Tensor, nn
 
 from ...shared.arrays import Array
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from ...shared.inputs import Batch
+from ...shared.training import BETAS, EPSILON
 from ..cases import Case
+from ..steps import PLAN, after_a_step, derived
 
-_NAMES = (
+_LINEAR = (
     ("attention.query", "self_attn.q_proj"),
     ("attention.key", "self_attn.k_proj"),
     ("attention.value", "self_attn.v_proj"),
@@ -20,6 +23,7 @@ _NAMES = (
     ("feed_forward.inner", "linear1"),
     ("feed_forward.output", "linear2"),
 )
+_NORMS = (("post_attention.norm", "norm1"), ("post_feed_forward.norm", "norm2"))
 
 
 class Encoder(nn.Layer):
@@ -42,9 +46,10 @@ class Encoder(nn.Layer):
             layer_norm_eps=config.norm_eps,
         )
         self.encoder = nn.TransformerEncoder(layer, config.layers)
-        pooler = "heads.pooler.weight" in tensors
+        pooler = "pooler" in config.heads_on_top
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
-        state: Any = _state(checkpoint)  # arrays will do, whatever the stubs say
+        # Arrays will do, whatever the stubs say.
+        state: Any = {theirs: np.asarray(tensors[ours], np.float32) for ours, theirs in _names(config).items()}
         missing, unknown = self.set_state_dict(state)
         assert not missing, missing
         assert not unknown, unknown
@@ -62,13 +67,21 @@ class Encoder(nn.Layer):
 
 
 class Prepared:
-    """The encoder and its inputs."""
+    """The encoder, its inputs, and what it is to learn."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         paddle.set_device("gpu" if case.cell.device == "cuda" else "cpu")
         self.on_cpu = case.cell.device == "cpu"
+        self.config, self.workload = checkpoint.config, case.cell.workload
+        self.compute = {
+            "forward": self._forward,
+            "forward+backward": self._gradients,
+            "training": self._step,
+        }[self.workload]
         self.model = Encoder(checkpoint)
         self.model.eval()
+        self.optimizer = paddle.optimizer.Adam(PLAN.rate, *BETAS, EPSILON, parameters=self.model.parameters())
+        self.taught = [tuple(map(paddle.to_tensor, (batch.valid, batch.teacher))) for batch in batches]
         self.inputs = [
             (
                 paddle.to_tensor(batch.source),
@@ -81,35 +94,71 @@ class Prepared:
 
     def call(self) -> list[Any]:
         """Compute every batch."""
-        with paddle.no_grad():
-            results = [self.model(*given) for given in self.inputs]
+        with paddle.set_grad_enabled(self.workload != "forward"):
+            results = [self.compute(number) for number in range(len(self.inputs))]
         if not self.on_cpu:
             paddle.device.synchronize()
         return results
 
-    def outputs(self) -> Mapping[str, Array]:
-        """What the first batch gives."""
-        return {name: value.numpy() for name, value in self.call()[0].items()}
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
+        if self.workload == "forward":
+            return {name: value.numpy() for name, value in results[0].items()}
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return derived(float(loss), self._canonical(gradients))
+        state, parameters = self.optimizer.state_dict(), self.model.state_dict()
+        first = {name: state.get(f"{tensor.name}_moment1_0") for name, tensor in parameters.items()}
+        return after_a_step(results[0], self._canonical(first), self._canonical(parameters))
+
+    def _forward(self, number: int) -> dict[str, Tensor]:
+        return self.model(*self.inputs[number])
+
+    def _loss(self, number: int) -> Tensor:
+        valid, teacher = self.taught[number]
+        difference = self._forward(number)["output"] - teacher
+        difference = paddle.where(valid[:, :, None], difference, paddle.zeros_like(difference))
+        return difference.square().sum() / (valid.sum() * teacher.shape[-1]).astype(difference.dtype)
+
+    def _gradients(self, number: int) -> tuple[Tensor, dict[str, Tensor | None]]:
+        value, parameters = self._loss(number), self.model.state_dict()
+        found = paddle.grad(value, list(parameters.values()), allow_unused=True)
+        return value, dict(zip(parameters, found, strict=True))
+
+    def _step(self, number: int) -> float:
+        value = self._loss(number)
+        self.optimizer.clear_grad()
+        value.backward()
+        self.optimizer.step()
+        return float(value)
+
+    def _canonical(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Array]:
+        """What stands under Paddle's names, by ours; zeros for what the loss does not read."""
+        parameters = self.model.state_dict()
+        arrays = {
+            name: np.zeros(parameters[name].shape, np.float32) if tensor is None else tensor.numpy()
+            for name, tensor in tensors.items()
+        }
+        return {ours: arrays[theirs] for ours, theirs in _names(self.config).items()}
 
 
 prepare = Prepared
 
 
-def _state(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The weights under Paddle's names; its linear weights are (in, out), as ours."""
-    tensors = {name: np.asarray(tensor, np.float32) for name, tensor in checkpoint.tensors.items()}
-    state = {f"{name}.weight": tensors[f"embeddings.{name}.weight"] for name in ("token", "position")}
-    if checkpoint.config.segments:
-        state["segment.weight"] = tensors["embeddings.segment.weight"]
-    process = "embeddings.process.norm"
-    state |= {"norm.weight": tensors[f"{process}.scale"], "norm.bias": tensors[f"{process}.bias"]}
-    for layer in range(checkpoint.config.layers):
+def _names(config: ModelConfig) -> dict[str, str]:
+    """Canonical names to Paddle's; its linear weights are (in, out), as ours."""
+    found = {
+        f"embeddings.{name}.weight": f"{name}.weight"
+        for name in ("token", "position", *(["segment"] if config.segments else []))
+    }
+    norms = [("embeddings.process.norm", "norm")]
+    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
+    for layer in range(config.layers):
         at = f"encoder.layers.{layer}"
-        for kind in ("weight", "bias"):
-            state |= {f"{at}.{theirs}.{kind}": tensors[f"{at}.{ours}.{kind}"] for ours, theirs in _NAMES}
-        for ours, theirs in (("post_attention", "norm1"), ("post_feed_forward", "norm2")):
-            state[f"{at}.{theirs}.weight"] = tensors[f"{at}.{ours}.norm.scale"]
-            state[f"{at}.{theirs}.bias"] = tensors[f"{at}.{ours}.norm.bias"]
-    if "heads.pooler.weight" in tensors:
-        state |= {f"pooler.{kind}": tensors[f"heads.pooler.{kind}"] for kind in ("weight", "bias")}
-    return state
+        norms += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _NORMS]
+        linear += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _LINEAR]
+    for ours, theirs in norms:
+        found |= {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+    for ours, theirs in linear:
+        found |= {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
+    return found

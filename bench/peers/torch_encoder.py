@@ -1,7 +1,7 @@
 """``torch.nn.TransformerEncoder``, with the fast path that it takes for inference."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,8 +9,18 @@ from torch import Tensor, nn
 
 from ...shared.arrays import Array
 from ...shared.checkpoint import Checkpoint
+from ...shared.config import ModelConfig
 from ...shared.inputs import Batch
 from ..cases import Case
+from .torch_calls import Calls
+
+_LINEAR = (
+    ("attention.output", "self_attn.out_proj"),
+    ("feed_forward.inner", "linear1"),
+    ("feed_forward.output", "linear2"),
+)
+_NORMS = (("post_attention.norm", "norm1"), ("post_feed_forward.norm", "norm2"))
+_PACKED = ("query", "key", "value")
 
 
 class Encoder(nn.Module):
@@ -19,16 +29,14 @@ class Encoder(nn.Module):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         config, tensors = checkpoint.config, checkpoint.tensors
+        size = config.hidden_size
         self.offset = config.position_offset
-        self.token, self.position, self.segment = (
-            nn.Embedding.from_pretrained(_tensor(tensors[f"embeddings.{name}.weight"]))
-            if f"embeddings.{name}.weight" in tensors
-            else None
-            for name in ("token", "position", "segment")
-        )
-        self.norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.token = nn.Embedding(config.source_vocabulary, size)
+        self.position = nn.Embedding(len(tensors["embeddings.position.weight"]), size)
+        self.segment = nn.Embedding(config.segments, size) if config.segments else None
+        self.norm = nn.LayerNorm(size, config.norm_eps)
         layer = nn.TransformerEncoderLayer(
-            config.hidden_size,
+            size,
             config.heads,
             config.feed_forward_size,
             dropout=0.0,
@@ -37,18 +45,11 @@ class Encoder(nn.Module):
             batch_first=True,
         )
         self.encoder = nn.TransformerEncoder(layer, config.layers)
-        self.load_state_dict(_state(checkpoint), strict=False)
-        if "heads.pooler.weight" in tensors:
-            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-            self.pooler.weight.data = _tensor(tensors["heads.pooler.weight"]).T.contiguous()
-            self.pooler.bias.data = _tensor(tensors["heads.pooler.bias"])
-        else:
-            self.pooler = None
+        self.pooler = nn.Linear(size, size) if "pooler" in config.heads_on_top else None
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in _state(checkpoint).items()})
 
     def forward(self, ids: Tensor, segments: Tensor, padding: Tensor) -> dict[str, Tensor]:
         """ids, segments: (B, S). padding: bool (B, S), True = hidden. Returns "output", and "pooler" if any."""
-        assert self.token is not None
-        assert self.position is not None
         x = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device) + self.offset)
         if self.segment is not None:
             x = x + self.segment(segments)
@@ -59,56 +60,61 @@ class Encoder(nn.Module):
         return found
 
 
-class Prepared:
+def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Calls:
     """The encoder and its inputs."""
-
-    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
-        self.device = case.cell.device
-        self.model = Encoder(checkpoint).to(self.device, getattr(torch, case.cell.dtype)).eval()
-        self.inputs = [
-            tuple(torch.from_numpy(array).to(self.device) for array in (batch.source, batch.segment_ids, ~batch.valid))
-            for batch in batches
-        ]
-
-    def call(self) -> list[Any]:
-        """Compute every batch."""
-        with torch.inference_mode():
-            results = [self.model(*given) for given in self.inputs]
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return results
-
-    def outputs(self) -> Mapping[str, Array]:
-        """What the first batch gives."""
-        return {name: value.float().cpu().numpy() for name, value in self.call()[0].items()}
+    device = case.cell.device
+    model = Encoder(checkpoint).to(device, getattr(torch, case.cell.dtype)).eval()
+    inputs = [
+        tuple(torch.from_numpy(array).to(device) for array in (batch.source, batch.segment_ids, ~batch.valid))
+        for batch in batches
+    ]
+    return Calls(model, lambda given: model(*given), inputs, case, batches, partial(_canonical, checkpoint.config))
 
 
-prepare = Prepared
+def _names(config: ModelConfig) -> dict[str, str]:
+    """What has a name of its own in both: canonical names to PyTorch's."""
+    found = {
+        f"embeddings.{name}.weight": f"{name}.weight"
+        for name in ("token", "position", *(["segment"] if config.segments else []))
+    }
+    norms = [("embeddings.process.norm", "norm")]
+    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
+    for layer in range(config.layers):
+        at = f"encoder.layers.{layer}"
+        norms += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _NORMS]
+        linear += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _LINEAR]
+    for ours, theirs in norms:
+        found |= {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+    for ours, theirs in linear:
+        found |= {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
+    return found
 
 
-def _tensor(array: Array) -> Tensor:
-    return torch.from_numpy(np.array(array, np.float32))
-
-
-def _state(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The weights under PyTorch's names; it packs query, key and value together."""
-    tensors = checkpoint.tensors
-    process = "embeddings.process.norm"
-    state = {"norm.weight": _tensor(tensors[f"{process}.scale"]), "norm.bias": _tensor(tensors[f"{process}.bias"])}
+def _state(checkpoint: Checkpoint) -> dict[str, Array]:
+    """The weights under PyTorch's names; its linear weights are (out, in), and query, key and value lie together."""
+    tensors = {name: np.asarray(tensor, np.float32) for name, tensor in checkpoint.tensors.items()}
+    state = {theirs: _turned(ours, tensors[ours]) for ours, theirs in _names(checkpoint.config).items()}
     for layer in range(checkpoint.config.layers):
-        ours, theirs = f"encoder.layers.{layer}", f"encoder.layers.{layer}"
-        packed = [tensors[f"{ours}.attention.{name}.weight"] for name in ("query", "key", "value")]
-        state[f"{theirs}.self_attn.in_proj_weight"] = _tensor(np.concatenate(packed, axis=1)).T.contiguous()
-        packed = [tensors[f"{ours}.attention.{name}.bias"] for name in ("query", "key", "value")]
-        state[f"{theirs}.self_attn.in_proj_bias"] = _tensor(np.concatenate(packed))
-        for mine, other in (
-            ("attention.output", "self_attn.out_proj"),
-            ("feed_forward.inner", "linear1"),
-            ("feed_forward.output", "linear2"),
-        ):
-            state[f"{theirs}.{other}.weight"] = _tensor(tensors[f"{ours}.{mine}.weight"]).T.contiguous()
-            state[f"{theirs}.{other}.bias"] = _tensor(tensors[f"{ours}.{mine}.bias"])
-        for mine, other in (("post_attention", "norm1"), ("post_feed_forward", "norm2")):
-            state[f"{theirs}.{other}.weight"] = _tensor(tensors[f"{ours}.{mine}.norm.scale"])
-            state[f"{theirs}.{other}.bias"] = _tensor(tensors[f"{ours}.{mine}.norm.bias"])
+        at = f"encoder.layers.{layer}"
+        for kind in ("weight", "bias"):
+            names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
+            packed = np.concatenate([_turned(name, tensors[name]) for name in names])
+            state[f"{at}.self_attn.in_proj_{kind}"] = packed
     return state
+
+
+def _canonical(config: ModelConfig, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The inverse."""
+    tensors = {ours: _turned(ours, state[theirs]) for ours, theirs in _names(config).items()}
+    for layer in range(config.layers):
+        at = f"encoder.layers.{layer}"
+        for kind in ("weight", "bias"):
+            names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
+            parts = np.split(state[f"{at}.self_attn.in_proj_{kind}"], len(_PACKED))
+            tensors |= {name: _turned(name, part) for name, part in zip(names, parts, strict=True)}
+    return tensors
+
+
+def _turned(canonical: str, array: Array) -> Array:
+    linear = array.ndim == 2 and not canonical.startswith("embeddings.")
+    return np.ascontiguousarray(array.T) if linear else array

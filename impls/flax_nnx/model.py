@@ -110,7 +110,7 @@ class Model:
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """See ``shared.protocol.Model.loss_and_gradients``."""
-        batch = inputs.check_labels(self.config, batch)
+        batch = inputs.to_train(self.config, batch)
         with self._arithmetic():
             value, found = training.gradients(self.transformer, *self._training_inputs(batch, dropout_masks))
             return float(value), weights.to_canonical(self.config, found)
@@ -123,7 +123,7 @@ class Model:
 
     def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
         """See ``shared.protocol.Model.training_step``."""
-        batch = inputs.check_labels(self.config, batch)
+        batch = inputs.to_train(self.config, batch)
         with self._arithmetic():
             return self._begun().step(*self._training_inputs(batch, dropout_masks))
 
@@ -159,6 +159,10 @@ class Model:
         if workload == "generation":
             source, length = (given["source"], given["valid"]), self.config.target_max_length
             compute = partial(self.generator.generate, *source, length, cached=True)
+        if workload == "forward+backward":
+            compute = partial(training.gradients, self.transformer, given, {})
+        if workload == "training":
+            compute = partial(self._begun().step, given, {})
 
         def call() -> Any:
             with self._arithmetic():
@@ -169,6 +173,10 @@ class Model:
     def to_numpy(self, tensor: jax.Array) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
         return weights.jax2np(tensor)
+
+    def to_canonical(self, tensors: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.to_canonical``."""
+        return weights.to_canonical(self.config, tensors)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

@@ -1,6 +1,6 @@
 """Training: the loss, its gradients, and Adam with a rate that falls in steps.
 
-Shapes: B batch, T target length, V target vocabulary.
+Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,27 @@ def cross_entropy(scores: Array, labels: Array) -> Array:
     return -jnp.where(counted, chosen[:, :, 0], 0.0).sum() / counted.sum()
 
 
+def distance(output: Array, teacher: Array, valid: Array) -> Array:
+    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+
+    output, teacher: (B, S, D). valid: bool (B, S).
+    """
+    difference = jnp.where(valid[:, :, None], output - teacher, 0.0)
+    return jnp.square(difference).sum() / (valid.sum() * output.shape[-1])
+
+
 def loss(
     transformer: Transformer, given: Mapping[str, Array], dropout_masks: Mapping[str, Array]
 ) -> tuple[Array, Array]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+
+    An encoder learns what a teacher gives, and has no labels.
+    """
     probe = Probe(dropout_masks=dropout_masks)
     source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    if transformer.config.kind == "encoder":
+        return distance(output, given["teacher"], given["valid"]), (given["labels"] >= 0).sum()
     (scores,) = heads.values()
     return cross_entropy(scores, given["labels"]), (scores.argmax(axis=-1) == given["labels"]).sum()
 

@@ -89,7 +89,7 @@ class Model:
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """See ``shared.protocol.Model.loss_and_gradients``."""
-        batch = inputs.check_labels(self.config, batch)
+        batch = inputs.to_train(self.config, batch)
         value, found = training.gradients(self.transformer, *self._training_inputs(batch, dropout_masks))
         return float(value), weights.to_canonical(self.config, found)
 
@@ -128,6 +128,10 @@ class Model:
         if workload == "generation":
             source, length = (given["source"], given["valid"]), self.config.target_max_length
             compute = partial(self.generator.generate, *source, length, cached=True)
+        if workload == "forward+backward":
+            compute = partial(training.gradients, self.transformer, given, {})
+        if workload == "training":
+            raise FrameworkError("NumPy: the reference has no gradients to train by; choose torch, paddle or jax")
 
         def call() -> Any:
             return compute()
@@ -137,6 +141,10 @@ class Model:
     def to_numpy(self, tensor: np.ndarray) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
         return tensor
+
+    def to_canonical(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.to_canonical``."""
+        return weights.to_canonical(self.config, tensors)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

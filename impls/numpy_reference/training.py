@@ -1,6 +1,6 @@
 """Training: the loss and its derivative. The reference has no gradients, so it does not train; it checks who does.
 
-Shapes: B batch, T target length, V target vocabulary.
+Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,13 +29,27 @@ def cross_entropy(scores: ndarray, labels: ndarray) -> ndarray:
     return -np.where(counted, chosen[:, :, 0], 0.0).sum() / counted.sum()
 
 
+def distance(output: ndarray, teacher: ndarray, valid: ndarray) -> ndarray:
+    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+
+    output, teacher: (B, S, D). valid: bool (B, S).
+    """
+    difference = np.where(valid[:, :, None], output - teacher, 0.0)
+    return np.square(difference).sum() / (valid.sum() * output.shape[-1])
+
+
 def loss(
     transformer: Transformer, given: Mapping[str, ndarray], dropout_masks: Mapping[str, ndarray]
 ) -> tuple[ndarray, ndarray]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+
+    An encoder learns what a teacher gives, and has no labels.
+    """
     probe = Probe(dropout_masks=dropout_masks)
     source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    if transformer.config.kind == "encoder":
+        return distance(output, given["teacher"], given["valid"]), (given["labels"] >= 0).sum()
     (scores,) = heads.values()
     return cross_entropy(scores, given["labels"]), (np.real(scores).argmax(axis=-1) == given["labels"]).sum()
 

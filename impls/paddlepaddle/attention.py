@@ -9,7 +9,7 @@ from paddle.nn import functional
 
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, dropped, observe
-from .masks import masked_softmax
+from .masks import exact, masked_softmax
 
 
 class MultiHeadAttention(nn.Layer):
@@ -60,7 +60,7 @@ class MultiHeadAttention(nn.Layer):
     ) -> tuple[Tensor, Tensor]:
         """The attention of ``query`` to what ``project`` returned."""
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
-        scores = paddle.matmul(query * self.config.key_size**-0.5, keys.transpose([0, 1, 3, 2]))
+        scores = paddle.matmul(query * exact(self.config.key_size**-0.5, query.dtype), keys.transpose([0, 1, 3, 2]))
         scores = observe(probe, "scores", scores)
         weights = observe(probe, "weights", masked_softmax(scores, allowed, bias, self.config))
         weights = dropped(probe, "dropout", weights, self.dropout)

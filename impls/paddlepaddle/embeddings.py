@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 from ...shared import positions
 from ...shared.config import ModelConfig
 from ...shared.probe import Probe, observe, under
+from .masks import exact
 from .process import PrePostProcess
 
 
@@ -48,7 +49,7 @@ class Embeddings(nn.Layer):
         places = paddle.arange(length) + first
         x = self.token(token_ids)
         if self.config.embedding_scale:
-            x = x * self.config.hidden_size**0.5
+            x = x * exact(self.config.hidden_size**0.5, x.dtype)
         if self.config.positions == "learned":
             x = x + self.position(places + self.config.position_offset)
         elif self.config.positions != "none":

@@ -137,8 +137,11 @@ class _Deployed(nn.Layer):
             config.disable_glog_info()
             if paddle.get_device() == "cpu":
                 config.disable_gpu()
-                config.enable_mkldnn()
-                config.set_mkldnn_cache_capacity(1)  # or reordered weights pile up, a copy for each shape
+                if self.transformer.parameters()[0].dtype == paddle.float32:
+                    config.enable_mkldnn()
+                    config.set_mkldnn_cache_capacity(1)  # or reordered weights pile up, a copy for each shape
+                else:
+                    config.disable_mkldnn()  # it has no float64
                 config.set_cpu_math_library_num_threads(threads())
             else:
                 config.enable_use_gpu(100, 0)

@@ -24,6 +24,11 @@ def combine(left: Tensor, right: Tensor) -> Tensor:
     return left & right
 
 
+def exact(number: float, dtype: paddle.dtype) -> float | Tensor:
+    """``number``, to calculate with in ``dtype``: what is compiled keeps Python's numbers in float32."""
+    return paddle.full([], number, dtype) if dtype == paddle.float64 else number
+
+
 def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config: ModelConfig) -> Tensor:
     """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
 

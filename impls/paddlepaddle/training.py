@@ -1,9 +1,9 @@
 """Training: the loss, its gradients, and Adam with a rate that falls in steps.
 
-Shapes: B batch, T target length, V target vocabulary.
+Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer
+
+# The loss of a transformer in one of the modes of ``execution.py``: of a batch by name, and dropout masks by name.
+Loss = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -29,25 +32,44 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return -chosen.sum() / counted.sum().astype(scores.dtype)
 
 
+def distance(output: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
+    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+
+    output, teacher: (B, S, D). valid: bool (B, S).
+    """
+    difference = paddle.where(valid[:, :, None], output - teacher, paddle.zeros([], output.dtype))
+    return difference.square().sum() / (valid.sum() * output.shape[-1]).astype(output.dtype)
+
+
 def loss(
     transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+
+    An encoder learns what a teacher gives, and has no labels.
+    """
     probe = Probe(dropout_masks=dropout_masks)
     source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    if transformer.config.kind == "encoder":
+        return distance(output, given["teacher"], given["valid"]), (given["labels"] >= 0).sum()
     (scores,) = heads.values()
     return cross_entropy(scores, given["labels"]), (scores.argmax(axis=-1, dtype="int32") == given["labels"]).sum()
 
 
 def gradients(
-    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+    transformer: Transformer,
+    compute_loss: Loss,
+    given: Mapping[str, Tensor],
+    dropout_masks: Mapping[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a batch, and its gradients by the name of the parameter."""
     parameters = dict(transformer.named_parameters())
-    value, _ = loss(transformer, given, dropout_masks)
-    found = paddle.grad(value, list(parameters.values()))
-    return value, dict(zip(parameters, found, strict=True))
+    value, _ = compute_loss(given, dropout_masks)
+    # A head that the loss does not read has none.
+    found = paddle.grad(value, list(parameters.values()), allow_unused=True)
+    named = zip(parameters.items(), found, strict=True)
+    return value, {name: paddle.zeros_like(tensor) if one is None else one for (name, tensor), one in named}
 
 
 class Trainer:
@@ -56,8 +78,11 @@ class Trainer:
     Goes on where ``moments`` were left; None: begins.
     """
 
-    def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
+    def __init__(
+        self, transformer: Transformer, compute_loss: Loss, plan: Plan, moments: Moments | None = None
+    ) -> None:
         self.transformer = transformer
+        self.compute_loss = compute_loss
         self.schedule = paddle.optimizer.lr.LambdaDecay(plan.rate, plan.share_at)
         self.optimizer = paddle.optimizer.Adam(self.schedule, *BETAS, EPSILON, parameters=transformer.parameters())
         self.steps = 0
@@ -66,7 +91,7 @@ class Trainer:
 
     def step(self, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
         """One step down the gradient of the loss of a batch."""
-        value, right = loss(self.transformer, given, dropout_masks)
+        value, right = self.compute_loss(given, dropout_masks)
         self.optimizer.clear_grad()
         value.backward()
         # Paddle numbers what it keeps of a parameter by process: in a guard of its own, each name is the first.
@@ -83,7 +108,7 @@ class Trainer:
         for key in ("moment1", "moment2"):
             state = self.optimizer.state_dict() if self.steps else {}
             nothing = {f"{tensor.name}_{key}_0": paddle.zeros_like(tensor) for tensor in named.values()}
-            kept = {name: (state or nothing)[f"{tensor.name}_{key}_0"] for name, tensor in named.items()}
+            kept = {name: (nothing | state)[f"{tensor.name}_{key}_0"] for name, tensor in named.items()}
             found.append(weights.to_canonical(config, kept))
         return Moments(self.steps, *found)
 

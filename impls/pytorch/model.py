@@ -47,6 +47,8 @@ class Model:
         self._encode = in_mode(mode, execution.encode, self.transformer)
         self._run = in_mode(mode, execution.run, self.transformer)
         self._trace = in_mode(mode, execution.trace, self.transformer)
+        # Whoever derives it may change the weights, so they cannot be part of it.
+        self._loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
         self.generator = Generator(self.transformer)
         if mode != "eager":
             self.generator.compile()
@@ -105,18 +107,18 @@ class Model:
         self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None
     ) -> tuple[float, dict[str, np.ndarray]]:
         """See ``shared.protocol.Model.loss_and_gradients``."""
-        batch = inputs.check_labels(self.config, batch)
-        value, found = training.gradients(self.transformer, *self._training_inputs(batch, dropout_masks))
+        batch = inputs.to_train(self.config, batch)
+        value, found = training.gradients(self.transformer, self._loss, *self._training_inputs(batch, dropout_masks))
         return value.item(), weights.to_canonical(self.config, found)
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
         """See ``shared.protocol.Model.begin_training``."""
         check_beginning(self.config, self.dtype_name, self.mode, moments)
-        self.trainer = training.Trainer(self.transformer, plan, moments)
+        self.trainer = training.Trainer(self.transformer, self._loss, plan, moments)
 
     def training_step(self, batch: Batch, dropout_masks: Mapping[str, np.ndarray] | None = None) -> Outcome:
         """See ``shared.protocol.Model.training_step``."""
-        batch = inputs.check_labels(self.config, batch)
+        batch = inputs.to_train(self.config, batch)
         return self._begun().step(*self._training_inputs(batch, dropout_masks))
 
     def moments(self) -> Moments:
@@ -151,9 +153,13 @@ class Model:
         if workload == "generation":
             source, length = (given["source"], given["valid"]), self.config.target_max_length
             compute = partial(self.generator.generate, *source, length, cached=True)
+        if workload == "forward+backward":
+            compute = partial(training.gradients, self.transformer, self._loss, given, {})
+        if workload == "training":
+            compute = partial(self._begun().step, given, {})
 
         def call() -> Any:
-            with torch.inference_mode():
+            with torch.inference_mode(workload in ("forward", "generation")):
                 result = compute()
             if self.device == "cuda":
                 torch.cuda.synchronize()
@@ -164,6 +170,10 @@ class Model:
     def to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
         return weights.torch2np(tensor)
+
+    def to_canonical(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+        """See ``shared.protocol.Model.to_canonical``."""
+        return weights.to_canonical(self.config, tensors)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""

@@ -1,9 +1,9 @@
 """Training: the loss, its gradients, and Adam with a rate that falls in steps.
 
-Shapes: B batch, T target length, V target vocabulary.
+Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer
+
+# The loss of a transformer in one of the modes of ``execution.py``: of a batch by name, and dropout masks by name.
+Loss = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -25,25 +28,42 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return -torch.where(counted, chosen[:, :, 0], 0.0).sum() / counted.sum()
 
 
+def distance(output: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
+    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+
+    output, teacher: (B, S, D). valid: bool (B, S).
+    """
+    difference = torch.where(valid[:, :, None], output - teacher, 0.0)
+    return difference.square().sum() / (valid.sum() * output.shape[-1])
+
+
 def loss(
     transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name."""
+    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+
+    An encoder learns what a teacher gives, and has no labels.
+    """
     probe = Probe(dropout_masks=dropout_masks)
     source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    _, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    if transformer.config.kind == "encoder":
+        return distance(output, given["teacher"], given["valid"]), (given["labels"] >= 0).sum()
     (scores,) = heads.values()
     return cross_entropy(scores, given["labels"]), (scores.argmax(dim=-1) == given["labels"]).sum()
 
 
 def gradients(
-    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+    transformer: Transformer,
+    compute_loss: Loss,
+    given: Mapping[str, Tensor],
+    dropout_masks: Mapping[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a batch, and its gradients by the name of the parameter."""
     parameters = dict(transformer.named_parameters())
     for parameter in parameters.values():
         parameter.requires_grad_(True)
-    value, _ = loss(transformer, given, dropout_masks)
+    value, _ = compute_loss(given, dropout_masks)
     found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
     return value, dict(zip(parameters, found, strict=True))
 
@@ -54,8 +74,11 @@ class Trainer:
     Goes on where ``moments`` were left; None: begins.
     """
 
-    def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
+    def __init__(
+        self, transformer: Transformer, compute_loss: Loss, plan: Plan, moments: Moments | None = None
+    ) -> None:
         self.transformer = transformer
+        self.compute_loss = compute_loss
         for parameter in transformer.parameters():
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)  # it shared the checkpoint's
             parameter.requires_grad_(True)
@@ -68,7 +91,7 @@ class Trainer:
 
     def step(self, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
         """One step down the gradient of the loss of a batch."""
-        value, right = loss(self.transformer, given, dropout_masks)
+        value, right = self.compute_loss(given, dropout_masks)
         self.optimizer.zero_grad()
         value.backward()
         self.optimizer.step()

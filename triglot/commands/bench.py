@@ -27,6 +27,8 @@ class Workload(StrEnum):
     """What is computed."""
 
     forward = "forward"
+    forward_backward = "forward+backward"
+    training = "training"
     generation = "generation"
 
 
