@@ -18,7 +18,7 @@ import numpy as np
 from ..shared import checkpoint as checkpoints
 from ..shared import npz
 from ..shared.checkpoint import Checkpoint
-from ..shared.errors import InputError
+from ..shared.errors import FrameworkError, InputError
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
@@ -225,6 +225,7 @@ class _Work:
             npz.write(file, batch.arrays())
         self._weights = weights
         self._expectation: Expectation | TrainingExpectation | None = None
+        self._unknown: FrameworkError | None = None
         self._first = workloads.first_rows(self.batches[0], JUDGED_TOKENS)
         # Of a forward pass the first rows can be judged alone, but all rows have a part in a gradient.
         self.judged: Path | None = None
@@ -239,9 +240,15 @@ class _Work:
             FrameworkError: nobody can say it.
         """
         cell = self.cell
+        if self._unknown is not None:
+            raise self._unknown
         if self._expectation is None and cell.workload in TRAINS:
             given = self._weights, self._first, cell.dtype, self.folder, cell.threads
-            self._expectation = TrainingExpectation(*given)
+            try:
+                self._expectation = TrainingExpectation(*given)
+            except FrameworkError as error:
+                self._unknown = error
+                raise
         if self._expectation is None:
             self._expectation = Expectation(self._weights, cell.workload, self._first, cell.dtype)
         return self._expectation
@@ -350,7 +357,13 @@ class _Workers:
             return False
         self.environments[case.arm] = answer.pop("environment")
         result.facts |= answer
-        parity = self._work.expectation().judge(npz.read(folder / f"{name}.npz"))
+        try:
+            expectation = self._work.expectation()
+        except FrameworkError as error:
+            result.status, result.failure = "failed", str(error)
+            self.close([case])
+            return False
+        parity = expectation.judge(npz.read(folder / f"{name}.npz"))
         result.facts["parity"] = parity.to_dict()
         if parity.verdict != "pass":
             result.status, result.failure = "failed", f"{parity.name} is not what the reference computes"

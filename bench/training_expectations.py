@@ -16,7 +16,7 @@ from ..shared.checkpoint import Checkpoint
 from ..shared.errors import FrameworkError
 from ..shared.inputs import Batch
 from ..shared.parity.budgets import UNIT_ROUNDOFF
-from ..shared.parity.gradients import GRADIENTS, LOSS, Truth, disagreement, truth
+from ..shared.parity.gradients import GRADIENTS, LOSS, NoiseError, Truth, disagreement, truth
 from ..shared.parity.workers import Worker, WorkerError
 from ..shared.training import EPSILON
 from .expectations import Parity
@@ -48,7 +48,7 @@ class TrainingExpectation:
                     derivation.confirm(checkpoint, first_rows(batch, CHECKED_TOKENS))
                     self._truth: Truth = truth(checkpoint, batch, derivation.derive)
                     return
-            except WorkerError as error:
+            except (WorkerError, NoiseError) as error:
                 failures.append(f"{framework}: {error}")
         raise FrameworkError(
             f"nobody says what the gradients are: {'; '.join(failures) or 'no framework is installed'}; install PyTorch"
@@ -102,7 +102,7 @@ def _step(gradient: Array) -> Array:
 
 
 class _Derivation:
-    """A worker of the parity harness that derives the loss in float64."""
+    """A worker of the parity harness that derives the loss."""
 
     def __init__(self, framework: str, folder: Path, threads: int) -> None:
         self._folder = folder
@@ -118,7 +118,7 @@ class _Derivation:
         self._worker.close()
 
     def derive(
-        self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]
+        self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array], dtype: str
     ) -> tuple[float, Mapping[str, Array]]:
         """Loss and gradients."""
         self._number += 1
@@ -127,7 +127,7 @@ class _Derivation:
         checkpoints.save(checkpoint, paths["checkpoint"])
         npz.write(paths["batch"], batch.arrays())
         npz.write(paths["masks"], masks)
-        self._worker.send({name: str(path) for name, path in paths.items()})
+        self._worker.send({"dtype": dtype, **{name: str(path) for name, path in paths.items()}})
         self._worker.receive()
         found = npz.read(paths["results"])
         for path in paths.values():
@@ -143,7 +143,7 @@ class _Derivation:
         """
         oracle = Reference(checkpoint, dtype="float64")
         given = batch.arrays()
-        loss, gradients = self.derive(checkpoint, batch, {})
+        loss, gradients = self.derive(checkpoint, batch, {}, "float64")
         exact = float(reference.loss(oracle.transformer, given, {})[0])
         found = disagreement(
             loss,

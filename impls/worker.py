@@ -2,7 +2,8 @@
 
 The first line of its input says what to build: framework, device, dtype, mode; the answer is what the worker runs on.
 Every further line names a checkpoint, a file with a batch, where to put the results, and a file with what is put in
-the place of values; or one with dropout masks: then the results are the loss and its gradients.
+the place of values; or one with dropout masks: then the results are the loss and its gradients in
+a dtype.
 """
 
 import json
@@ -83,7 +84,7 @@ def _serve(request: dict[str, Any], settings: dict[str, Any], models: dict[str, 
 
 def _derive(request: dict[str, Any], settings: dict[str, Any]) -> None:
     try:
-        model = build(checkpoint=checkpoint.load(request["checkpoint"]), **settings)
+        model = build(checkpoint=checkpoint.load(request["checkpoint"]), **{**settings, "dtype": request["dtype"]})
         loss, gradients = model.loss_and_gradients(Batch(**_arrays(request["batch"])), _arrays(request["masks"]))
         npz.write(Path(request["results"]), named(loss, gradients))
     except Exception as error:

@@ -385,13 +385,6 @@ def test_labels_at_padding_do_not_count():
     np.testing.assert_array_equal(batch.labels, [[5, 1, -1]])
 
 
-def test_a_model_without_a_loss_is_refused(implementation, make_checkpoint):
-    model = impls.build(implementation, make_checkpoint("bert-base-tiny"))
-    batch = inputs.batch(model.config, [[1, 2]])
-    with pytest.raises(TrainingError, match="this model is an encoder: there is no loss to train it by; take one of"):
-        model.loss_and_gradients(batch)
-
-
 def test_a_batch_without_labels_and_a_step_before_the_beginning_are_refused(framework, make_checkpoint):
     model = impls.build(framework, make_checkpoint("translation-tiny"))
     batch = labelled_batch(model.config)

@@ -1,0 +1,155 @@
+"""What is timed of a training is right: every arm's loss, gradients and first step, and what a wrong one comes to."""
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from triglot import benchmark, impls
+from triglot.bench import sweep, training_expectations, workloads
+from triglot.bench.arms import ARMS, TRAINS
+from triglot.bench.cases import Case, Cell
+from triglot.bench.steps import PLAN, WEIGHTS, after_a_step
+from triglot.bench.sweep import Settings, Sweep
+from triglot.bench.training_expectations import TrainingExpectation
+from triglot.shared.errors import FrameworkError
+from triglot.shared.parity import gradients as judged
+from triglot.shared.parity.gradients import GRADIENTS, NoiseError
+from triglot.shared.parity.workers import WorkerError
+
+CELL = Cell("bert-base-tiny", "training", "padded", "float32", "cpu", 4, 16, 0.75, 1)
+
+
+@pytest.fixture
+def task(make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    return checkpoint, workloads.batches_of(CELL, checkpoint.config, None, 0)
+
+
+@pytest.fixture
+def expectation(task, tmp_path):
+    checkpoint, (batch,) = task
+    return TrainingExpectation(checkpoint, batch, "float32", tmp_path, 1)
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.parametrize("workload", TRAINS)
+def test_every_arm_derives_and_steps_alike(framework, workload, task, expectation):
+    """Eager arms, ours and theirs; what is compiled is in ``test_distillation.py``, and ``triglot bench`` judges it."""
+    checkpoint, batches = task
+    names = [
+        name
+        for name, arm in ARMS.items()
+        if arm.framework == framework
+        and (arm.mode == "eager" or framework == "jax")
+        and arm.why_not(checkpoint.config, workload, "float32", "cpu") is None
+    ]
+    assert len(names) >= 2
+    for name in names:
+        module, function = ARMS[name].builder.split(":")
+        builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
+        prepared = builder(checkpoint, Case(name, replace(CELL, workload=workload)), batches)
+        outputs = prepared.outputs(prepared.call())
+        assert {name.split(".")[0] for name in outputs} >= {"loss", "gradients"}
+        assert any(name.startswith(WEIGHTS) for name in outputs) == (workload == "training")
+        found = expectation.judge(outputs)
+        assert found.verdict == "pass", (name, found)
+        prepared.call()
+
+
+def first_step(checkpoint, batch):
+    model = impls.build("torch", checkpoint)
+    model.begin_training(PLAN)
+    outcome = model.training_step(batch)
+    return after_a_step(outcome.loss, model.moments().first, model.weights())
+
+
+def test_what_is_wrong_is_noticed(task, expectation):
+    checkpoint, (batch,) = task
+    outputs = first_step(checkpoint, batch)
+    assert expectation.judge(outputs).verdict == "pass"
+    name = "encoder.layers.1.feed_forward.inner.weight"
+    gradient, moved = GRADIENTS + name, WEIGHTS + name
+    stays = checkpoint.tensors[name]
+    faults = {
+        "a gradient of the wrong size": {gradient: outputs[gradient] * np.float32(1.001)},
+        "of the wrong layout": {gradient: outputs[gradient].T},
+        "a gradient that is not finite": {gradient: np.full_like(outputs[gradient], np.nan)},
+        "a mean over padding too": {"loss": outputs["loss"] * 0.75},
+        "weights that stay": {moved: stays},
+        "a step of twice the rate": {moved: stays + 2 * (outputs[moved] - stays)},
+        "a step up": {moved: 2 * stays - outputs[moved]},
+        "a step of gradient descent": {moved: stays - np.float32(PLAN.rate) * outputs[gradient]},
+    }
+    for fault, changes in faults.items():
+        found = expectation.judge({**outputs, **changes})
+        assert (found.verdict, found.name) == ("diverged", next(iter(changes))), fault
+    for missing in (gradient, "loss"):
+        assert expectation.judge({key: value for key, value in outputs.items() if key != missing}).verdict == "diverged"
+
+
+def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, tmp_path, monkeypatch):
+    """The next one is asked; and if there is none, it is said why."""
+    checkpoint, (batch,) = task
+    derive = training_expectations._Derivation.derive
+    asked = []
+
+    def wrong(self, *arguments):
+        loss, gradients = derive(self, *arguments)
+        asked.append(self._worker)
+        if len({id(worker) for worker in asked}) == 1:
+            gradients = {name: value * (1 + 1e-9) for name, value in gradients.items()}
+        return loss, gradients
+
+    monkeypatch.setattr(training_expectations._Derivation, "derive", wrong)
+    found = TrainingExpectation(checkpoint, batch, "float32", tmp_path, 1)
+    assert len({id(worker) for worker in asked}) == 2
+    assert found.judge(first_step(checkpoint, batch)).verdict == "pass"
+    monkeypatch.setattr(training_expectations._Derivation, "confirm", refused)
+    with pytest.raises(FrameworkError, match=r"nobody says what the gradients are: torch: no; paddle: no; jax: no"):
+        TrainingExpectation(checkpoint, batch, "float32", tmp_path, 1)
+    monkeypatch.setattr(impls, "installed", tuple)
+    with pytest.raises(FrameworkError, match="nobody says what the gradients are: no framework is installed"):
+        TrainingExpectation(checkpoint, batch, "float32", tmp_path, 1)
+
+
+def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(task, monkeypatch):
+    asked = []
+
+    def unknown(*_):
+        asked.append(1)
+        raise FrameworkError("nobody says")
+
+    monkeypatch.setattr(sweep, "TrainingExpectation", unknown)
+    settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
+    swept = Sweep(task[0], ["triglot-torch-eager", "torch-nn"], settings, tokenizer=None, command=benchmark.WORKER)
+    swept.run(CELL)
+    assert [(result.status, result.failure) for result in swept.results] == [("failed", "nobody says")] * 2
+    assert len(asked) == 1
+
+
+def refused(*_):
+    raise WorkerError("no", fatal=True)
+
+
+def test_float32_that_is_wrong_is_no_noise(task):
+    """A framework whose float32 gradients have a fault would excuse every other: it is noticed by float64."""
+    checkpoint, (batch,) = task
+
+    def derive(weights, inputs, masks, dtype):
+        loss, found = impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
+        name = "encoder.layers.0.attention.value.weight"
+        return loss, {**found, name: found[name] * np.float32(1.001)} if dtype == "float32" else found
+
+    with pytest.raises(NoiseError, match=r"in float32, gradients\.encoder\.layers\.0\.attention\.value\.weight is"):
+        judged.truth(checkpoint, batch, derive)
+
+
+def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    for rows, order, expected in ((4, "padded", None), (sweep.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
+        cell = replace(CELL, batch=rows, order=order)
+        work = sweep._Work(checkpoint, cell, None, 0, tmp_path)
+        assert (work.judged is None) == (expected is None)
+        assert expected is None or len(work._first.valid) == len(work._first.teacher) == expected
