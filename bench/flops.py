@@ -1,11 +1,14 @@
-"""How much useful work a case is: the floating point operations on real tokens, padding left out.
+"""How much useful work a case is: operations on real tokens, padding left out, and the bytes that have to be moved.
 
 A product of (m, k) and (k, n) is 2 m k n operations. Norms, activations, softmax and sums are left out: they are less
 than a hundredth of the whole at the sizes of a BERT.
 """
 
+from math import prod
+
 import numpy as np
 
+from ..shared import schema
 from ..shared.arrays import Array
 from ..shared.config import ModelConfig
 from ..shared.inputs import Batch
@@ -15,6 +18,24 @@ from .arms import TRAINS
 def of(workload: str, config: ModelConfig, batch: Batch) -> float:
     """Operations of a workload: each product of a forward pass has two more in the backward pass."""
     return (3 if workload in TRAINS else 1) * forward(config, batch)
+
+
+def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int) -> int:
+    """The least that any implementation moves: weights once, and the vectors into and out of each layer.
+
+    Of an embedding, the rows of the tokens. A backward pass reads all of it again and writes as much; a step of Adam
+    reads and writes each weight and its two moments.
+    """
+    parameters = schema.parameters(config).values()
+    tables = sum(prod(one.shape) for one in parameters if one.role == "embedding")
+    weights = sum(prod(one.shape) for one in parameters)
+    source, target = int(batch.valid.sum()), int(batch.target_valid.sum())
+    vectors = (2 * config.layers + 1) * source + (2 * config.decoder_layers + 1) * target
+    read = weights - tables + vectors * config.hidden_size
+    if "masked_lm" in config.heads_on_top:  # its scores are products with the table
+        read += config.source_vocabulary * config.hidden_size
+    moved = (3 if workload in TRAINS else 1) * read + (6 * weights if workload == "training" else 0)
+    return moved * itemsize
 
 
 def forward(config: ModelConfig, batch: Batch) -> float:

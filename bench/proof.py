@@ -128,7 +128,7 @@ def promises(found: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 def _run(number: int) -> dict[str, Any]:
-    settings = Settings(seconds=2, rounds=12, seed=number)
+    settings = Settings(seed=number)
     sweep = Sweep(checkpoint(), [ARM, SLOWED], settings, tokenizer=None, command=COMMAND)
     sweep.run(cell())
     ratios = {one.a.split("/")[0]: one.ratio for one in sweep.comparisons}

@@ -14,7 +14,8 @@ from .sweep import Comparison, Known, Result
 SCHEMA = "triglot.bench/1"
 
 FIELDS = (
-    *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second", "useful_gflops"),
+    *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second"),
+    *("useful_gflops", "flops_per_byte"),
     *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
 )
 
@@ -54,7 +55,7 @@ def known(report: Mapping[str, Any]) -> Known:
     for row in report["cases"]:
         if row["status"] == "failed":
             continue
-        facts = {name: row[name] for name in (*FIELDS, "fill")}
+        facts = {name: row.get(name) for name in (*FIELDS, "fill")}
         ends = np.cumsum(row["round_lengths"])[:-1]
         rounds = [part.tolist() for part in np.split(np.asarray(row["samples_ms"]), ends)] if len(ends) else []
         case = Case.from_dict(row)
@@ -175,6 +176,12 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     if others is not None and others > machine.BUSY:
         parts.append("The machine was busy: time it again when it is not.")
     return " ".join(parts)
+
+
+def floor_of_cell(report: Mapping[str, Any], cell: str) -> float:
+    """The noise floor of one cell: what its reference arm differs from itself by, at most."""
+    again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
+    return statistics.floor_of({one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in again})
 
 
 def ratio_base(report: Mapping[str, Any], cell: str) -> str:

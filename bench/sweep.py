@@ -18,6 +18,7 @@ import numpy as np
 from ..shared import checkpoint as checkpoints
 from ..shared import npz
 from ..shared.checkpoint import Checkpoint
+from ..shared.dtypes import FLOATS
 from ..shared.errors import FrameworkError, InputError
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
@@ -52,7 +53,7 @@ class Settings:
     """
 
     seconds: float = 3.0
-    rounds: int = 12
+    rounds: int = 48
     warm_up: float = 6.0
     pause: float = 0.02
     together: int = 3
@@ -261,10 +262,15 @@ class _Work:
         rows = sum(len(batch.valid) for batch in self.batches)
         work = sum(flops.of(self.cell.workload, self._weights.config, batch) for batch in self.batches) if known else 0
         useful = work / seconds / 1e9 if known else None
+        itemsize = FLOATS[self.cell.dtype].itemsize
+        moved = sum(
+            flops.least_bytes(self.cell.workload, self._weights.config, batch, itemsize) for batch in self.batches
+        )
         return {
             "tokens_per_second": tokens / seconds if tokens else None,
             "sequences_per_second": rows / seconds,
             "useful_gflops": useful,
+            "flops_per_byte": work / moved if known else None,
             "fill": workloads.fill_of(self.batches),
         }
 

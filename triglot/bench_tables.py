@@ -14,7 +14,7 @@ from triglot.tables import console, progress, table
 
 @contextmanager
 def steps(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar of the cells that are done, with what is done now."""
+    """A progress bar of the cases that are done, with the time left and what is done now."""
     with progress(title, quiet=quiet) as update:
         yield lambda done, text: update(done, total, text) if update else None
 

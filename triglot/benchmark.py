@@ -30,7 +30,7 @@ def bench(
 ) -> dict[str, Any]:
     """Time every arm in every cell; the report, ``triglot.bench/1``.
 
-    ``on_step`` is told how many cells are done and what is done now; ``on_results`` gets the report so far, whenever
+    ``on_step`` is told how many cases are done and what is done now; ``on_results`` gets the report so far, whenever
     there is more. ``earlier`` is a report that is to be completed: what is in it is not timed again, if code, weights,
     environment and settings are the same.
 
@@ -40,7 +40,6 @@ def bench(
     settings = settings or Settings()
     check_cells(cells, source.checkpoint, source.tokenizer, settings.seed)
     rooflines: dict[str, Any] = {}
-    done = 0
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
     sweep = Sweep(
         source.checkpoint,
@@ -48,7 +47,7 @@ def bench(
         settings,
         tokenizer=source.tokenizer,
         command=WORKER,
-        on_step=lambda text: on_step(done, text),
+        on_step=lambda text: on_step(done(), text),
         on_results=lambda: on_results(found()),
         known=report.known(earlier) if earlier else None,
         facts={
@@ -59,14 +58,17 @@ def bench(
         },
     )
 
+    def done() -> int:
+        return sum(not result.case.copy for result in sweep.results)
+
     def found() -> dict[str, Any]:
         around = {**surroundings, "workers": sweep.environments, "others": sweep.others}
         digest = source.checkpoint.digest
         return report.to_dict(source.name, digest, sweep.results, sweep.comparisons, rooflines, around)
 
-    for done, cell in enumerate(cells):
+    for cell in cells:
         if cell.dtype not in rooflines:
-            on_step(done, f"measuring what the hardware can do in {cell.dtype}")
+            on_step(done(), f"measuring what the hardware can do in {cell.dtype}")
             rooflines[cell.dtype] = roofline.measure(impls.installed(), cell.dtype, cell.device, cell.threads)
         sweep.run(cell)
     return found()

@@ -8,7 +8,7 @@ from typing import Any
 
 import rich.box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -56,9 +56,11 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callback | None]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    # A step may take minutes: the time left is told by all that were done.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=1e6) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
 

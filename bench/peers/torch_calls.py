@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
 from ...shared.arrays import Array
 from ...shared.inputs import Batch
 from ...shared.training import BETAS, EPSILON

@@ -74,7 +74,7 @@ def bench(
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of samples for each case.")] = 3,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 12,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 48,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that an arm may take for one answer.")] = 600,
     allocator: Annotated[
         Allocator,
@@ -89,6 +89,9 @@ def bench(
     seed: SeedOption = 0,
     json_file: JsonOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write tables and plots as one page that needs nothing else.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Complete the file of --json: what is in it is not timed again.")
     ] = False,
@@ -99,7 +102,7 @@ def bench(
     quiet: QuietOption = False,
 ) -> None:
     """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
-    from triglot import bench_tables, benchmark, models  # noqa: PLC0415
+    from triglot import bench_page, bench_tables, benchmark, models  # noqa: PLC0415
     from triglot.bench import arms, comparison, report  # noqa: PLC0415
     from triglot.bench.cases import cells  # noqa: PLC0415
     from triglot.bench.sweep import Settings  # noqa: PLC0415
@@ -108,7 +111,10 @@ def bench(
 
     check_target(json_file, model, config, compare)
     check_target(markdown, model, config, compare)
-    check_apart(json_file, markdown)
+    check_target(html, model, config, compare)
+    check_apart(json_file, markdown, html)
+    if html is not None:
+        bench_page.check_page(html)
     if resume and json_file is None:
         raise BenchError("--resume completes the file of --json; name it")
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
@@ -129,7 +135,7 @@ def bench(
     )
     settings = Settings(seconds=seconds, rounds=rounds, time_limit=time_limit, seed=seed, allocator=allocator.value)
 
-    with bench_tables.steps(f"bench of {source.name}", len(spanned), quiet=quiet) as on_step:
+    with bench_tables.steps(f"bench of {source.name}", len(spanned) * len(names), quiet=quiet) as on_step:
         found = benchmark.bench(
             source,
             spanned,
@@ -143,6 +149,8 @@ def bench(
     if markdown is not None:
         with files.writing(markdown) as file:
             file.write(report.markdown(found).encode())
+    if html is not None:
+        bench_page.write_page(found, html)
     code = report.exit_code(found)
     if not quiet:
         show(bench_tables.print_bench, found)

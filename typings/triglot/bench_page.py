@@ -1,0 +1,1 @@
+../../triglot/bench_page.py

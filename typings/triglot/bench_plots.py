@@ -1,0 +1,1 @@
+../../triglot/bench_plots.py
