@@ -166,7 +166,8 @@ def by_cell(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def notes(report: Mapping[str, Any], cell: str) -> str:
     """What has to be known to read the numbers of a cell."""
     again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
-    parts = [f"Ratios are to {ratio_base(report, cell)}; under 1 is faster."]
+    base = ratio_base(report, cell)
+    parts = [f"Ratios are to {base}; under 1 is faster."] if base else []
     parts += [
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
@@ -184,10 +185,10 @@ def floor_of_cell(report: Mapping[str, Any], cell: str) -> float:
     return statistics.floor_of({one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in again})
 
 
-def ratio_base(report: Mapping[str, Any], cell: str) -> str:
-    """The arm that the ratios of a cell are to."""
+def ratio_base(report: Mapping[str, Any], cell: str) -> str | None:
+    """The arm that the ratios of a cell are to; None if there are none."""
     bases = [one["b"].split("/")[0] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell]
-    return bases[0] if bases else "nothing"
+    return bases[0] if bases else None
 
 
 def _place(case: Mapping[str, Any]) -> tuple[bool, float, int]:

@@ -50,6 +50,7 @@ class Settings:
 
     In the pause, threads that still spin for work that does not come end that. ``together``: workers beside the
     reference. ``again``: the reference runs in a second worker too. ``allocator``: see ``ALLOCATORS``.
+    ``memory_limit_mb``: mebibytes that each worker may write to; None: no limit.
     """
 
     seconds: float = 3.0
@@ -61,6 +62,7 @@ class Settings:
     seed: int = 0
     again: bool = True
     allocator: str = "keep"
+    memory_limit_mb: int | None = None
 
 
 @dataclass
@@ -189,6 +191,8 @@ class Sweep:
 
     def _take_turns(self, reference: Case | None, others: list[Case], workers: "_Workers") -> None:
         cases = [*([reference] if reference is not None else []), *others]
+        if not cases:
+            return
         begun = {case: len(workers.result(case).rounds) for case in cases}
         slowest = max((workers.expected(case) for case in cases), default=0.0)
         settings = self._settings
@@ -357,6 +361,7 @@ class _Workers:
             "judged": str(self._work.judged) if self._work.judged else None,
             "outputs": str(folder / f"{name}.npz"),
             "processors": machine.processors(case.cell.threads),
+            "memory_limit_mb": self._settings.memory_limit_mb,
         }
         answer = self._ask(case, request)
         if answer is None:
@@ -419,7 +424,9 @@ class _Workers:
             worker.send(request)
             answer = worker.receive()
         except WorkerError as error:
-            self._results[case].status, self._results[case].failure = "failed", str(error)
+            limit = self._settings.memory_limit_mb
+            told = f"{error}, with {limit} MiB of memory" if limit else str(error)
+            self._results[case].status, self._results[case].failure = "failed", told
             self.close([case])
             return None
         if "samples_ms" in answer:

@@ -11,12 +11,13 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..shared.environment import environment
+from ..shared.errors import BenchError
 from ..shared.parity.workers import WorkerError
 
 _MEBIBYTE = 2**20
@@ -46,13 +47,20 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     """The call that is to be timed, and what it took to make it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
+    if request["memory_limit_mb"]:
+        # What a process may write to: what it has mapped but never touches, as frameworks do, does not count.
+        limit = request["memory_limit_mb"] * _MEBIBYTE
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     idle = _resident()
     from ..shared import checkpoint, npz  # noqa: PLC0415 (after what the idle worker is measured by)
     from ..shared.inputs import Batch  # noqa: PLC0415
+    from .arms import ARMS  # noqa: PLC0415
     from .cases import Case  # noqa: PLC0415
 
     case = Case.from_dict(request["case"])
     times = [time.perf_counter()]
+    for package in ARMS[case.arm].packages:
+        importlib.import_module(package)
     module, function = request["builder"].split(":")
     prepare = getattr(importlib.import_module(f".{module}", __package__), function)
     times.append(time.perf_counter())
@@ -62,6 +70,7 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     times.append(time.perf_counter())
     results = prepared.call()
     times.append(time.perf_counter())
+    _check_threads(case.cell.threads, sys.modules)
     peak = (_most_resident() - idle) / _MEBIBYTE
     device_peak = _device_peak(case.cell.device, sys.modules)
     judged = prepared
@@ -93,6 +102,19 @@ def sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any
         samples.append(1000 * (now - last))
         last = now
     return {"samples_ms": samples, "processors_used": (processor() - busy) / (last - begin)}
+
+
+def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
+    """Refuse to be timed on another number of threads than was asked for.
+
+    Raises:
+        BenchError: says who has how many.
+    """
+    found = {"the process": len(os.sched_getaffinity(0))} if hasattr(os, "sched_getaffinity") else {}
+    if "torch" in loaded:
+        found["PyTorch"] = loaded["torch"].get_num_threads()
+    if wrong := [f"{name} has {count}" for name, count in found.items() if count != asked]:
+        raise BenchError(f"{' and '.join(wrong)} threads, not {asked}")
 
 
 def _resident() -> int:

@@ -9,13 +9,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import arms, comparison, readme, report, roofline, workloads
+from triglot.bench import arms, comparison, readme, report, roofline, worker, workloads
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
 from triglot.bench.expectations import Expectation
@@ -85,6 +86,29 @@ def test_a_reference_that_fails_is_replaced(failing, make_checkpoint):
     assert results[failing].status == "failed"
     assert [name for name, result in results.items() if result.status == "ok"] == list(results)[1:]
     assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
+
+
+def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
+    names = ["triglot-torch-eager", "triglot-torch-compiled", "triglot-paddle-eager"]
+    for limit, reason in ((1024, "Unable to allocate 2.00 GiB"), (None, "")):
+        settings = replace(QUICK, memory_limit_mb=limit)
+        _, results = swept(make_checkpoint, names, settings)
+        assert [result.status for result in results.values()].count("ok") == (2 if limit else 3)
+        assert reason in results[names[1]].failure
+        assert results[names[1]].failure.endswith("with 1024 MiB of memory" if limit else "")
+    assert children() == []
+
+
+def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    torch = SimpleNamespace(get_num_threads=lambda: threads)
+    worker._check_threads(threads, {"torch": torch})
+    torch.get_num_threads = lambda: threads + 1
+    with pytest.raises(triglot.TriglotError, match=f"PyTorch has {threads + 1} threads, not {threads}"):
+        worker._check_threads(threads, {"torch": torch})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads + 2)), raising=False)
+    with pytest.raises(triglot.TriglotError, match=f"the process has {threads + 2} and PyTorch has {threads + 1} thr"):
+        worker._check_threads(threads, {"torch": torch})
 
 
 def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
@@ -241,6 +265,7 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         (("--arm", "caffe"), "unknown arm 'caffe'; expected one of"),
         (("--length", "1000"), "length 1000 is over the maximum 37 of the model; cut it"),
         (("--fill", "0.01"), "fill 0.01 leaves too few of 8 x 37 tokens"),
+        (("--threads", "10000"), "--threads 10000 is over the"),
         (("--resume",), "--resume completes the file of --json; name it"),
         (("--compare", "nothing.json"), "cannot read nothing.json: No such file or directory; give a file that"),
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),

@@ -47,6 +47,8 @@ def page(found: Mapping[str, Any]) -> str:
     """The page of a report, ``triglot.bench/1``."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 (an extra)
 
+    from triglot import bench_plots  # noqa: PLC0415 (matplotlib takes as long as a framework)
+
     source = importlib.resources.files("triglot").joinpath("templates/bench.html.jinja").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
     by_cell = report.by_cell(found)
@@ -59,6 +61,7 @@ def page(found: Mapping[str, Any]) -> str:
         summary=_summary(found, by_cell),
         facts=_facts(found),
         columns=report.COLUMNS,
+        colours=bench_plots.COLOURS,
         serieses=serieses,
         cells=cells,
         packages=sorted(found["environment"].get("packages", {}).items()),

@@ -93,33 +93,26 @@ def cold_starts(cases: Cases) -> str:
 def roofline(cases: Cases, roof: Mapping[str, Any]) -> str:
     """Useful work over the least traffic that it takes, below what the hardware was seen to do."""
     shown = [case for case in cases if case["useful_gflops"] and case["flops_per_byte"]]
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
-    ridge = roof["gflops"] / roof["copy_gb_per_s"]
-    left = min([ridge / 10, *(case["flops_per_byte"] / 3 for case in shown)])
-    right = max([ridge * 10, *(case["flops_per_byte"] * 30 for case in shown)])
-    line = np.array([left, ridge, right])
-    axes.plot(line, np.minimum(line * roof["copy_gb_per_s"], roof["gflops"]), color="black", linewidth=1.5)
-    _note(axes, right, roof["gflops"], f"matrix product: {roof['gflops']:,.0f} GFLOP/s", (-4, 5), "right")
-    slope = f"memory: {roof['copy_gb_per_s']:,.0f} GB/s"
-    _note(axes, left, left * roof["copy_gb_per_s"], slope, (6, 0), "left")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    ridge = roof["gflops"] / roof["copy_gb_per_s"]
+    left = min([ridge / 8, *(case["flops_per_byte"] / 2 for case in shown)])
+    right = max([ridge * 8, *(case["flops_per_byte"] * 2 for case in shown)])
+    line = np.array([left, ridge, right])
+    reached = np.minimum(line * roof["copy_gb_per_s"], roof["gflops"])
+    axes.plot(line, reached, color="black", linewidth=1.5)
     for case in shown:
         axes.plot(case["flops_per_byte"], case["useful_gflops"], "o", color=colour(case), markersize=5)
-    groups: dict[float, list[Mapping[str, Any]]] = {}
-    for case in shown:
-        groups.setdefault(case["flops_per_byte"], []).append(case)
-    lowest = min([case["useful_gflops"] for case in shown], default=roof["gflops"])
-    bottom, top = min(lowest / 2, left * roof["copy_gb_per_s"]), 2.5 * roof["gflops"]
-    for x, members in groups.items():
-        if len(groups) == 1:
-            _label_ends(
-                axes, x, [(case["useful_gflops"], _short(case), colour(case)) for case in members], (bottom, top)
-            )
+    bottom = min([*(case["useful_gflops"] for case in shown), reached[0]]) / 1.5
     axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
-    _plain(axes.yaxis, bottom, top)
+    axes.set_ylim(bottom, 2 * roof["gflops"])
+    _note(axes, ridge, roof["gflops"], f"matrix product: {roof['gflops']:,.0f} GFLOP/s", (0, 8), "left")
+    _note(axes, left, reached[0], f"memory: {roof['copy_gb_per_s']:,.0f} GB/s", (16, 0), "left")
+    ends = [(case["flops_per_byte"], case["useful_gflops"], case["arm"], colour(case)) for case in shown]
+    _label_ends(axes, right, ends)
+    _plain(axes.yaxis, bottom, 2 * roof["gflops"])
     _plain(axes.xaxis, left, right)
     axes.set_xlabel("operations for each byte that has to be moved at least (FLOP/byte, log scale)")
     axes.set_ylabel("useful work (GFLOP/s, log scale)")
@@ -145,17 +138,17 @@ def curves(cases: Cases, over: str, value: str) -> str:
         for arm, found in lines.items():
             if arm not in own:
                 axes.plot(*_line(found, over, value), color="0.88", linewidth=1, zorder=0)
-        ends: list[tuple[float, str, str]] = []
+        ends: list[tuple[float, float, str, str]] = []
         for number, found in enumerate(own.values()):
             x, y = _line(found, over, value)
             style = "-" if found[0]["arm"].startswith(OURS) else "--"
             marker = _MARKERS[number % len(_MARKERS)]
             axes.plot(x, y, style, color=colour(found[0]), linewidth=1.4, marker=marker, markersize=4)
             if x[-1] == points[-1]:
-                ends.append((y[-1], _short(found[0]), colour(found[0])))
-        axes.set_xlim(points[0] / 1.15, points[-1] * (points[-1] / points[0]) ** 0.75)
+                ends.append((x[-1], y[-1], _short(found[0]), colour(found[0])))
+        axes.set_xlim(points[0] / 1.15, points[-1] * (points[-1] / points[0]) ** 0.1)
         axes.set_ylim(bottom, top)
-        _label_ends(axes, points[-1], ends, (bottom, top))
+        _label_ends(axes, axes.get_xlim()[1], ends)
         axes.xaxis.set_major_locator(FixedLocator(points))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
@@ -197,6 +190,7 @@ def _rows(cases: Cases, label: str) -> tuple[Figure, Axes]:
 
 def _open(axes: Axes) -> None:
     axes.grid(visible=True, alpha=0.3)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -209,26 +203,25 @@ def _note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float]
                   annotation_clip=False)  # fmt: skip
 
 
-def _label_ends(
-    axes: Axes, x: float, ends: Sequence[tuple[float, str, str]], limits: tuple[float, float], gap: float = 0.052
-) -> None:
-    """Labels right of ``x`` at their heights, moved apart where they would lie on each other. The y axis is log."""
-    low, high = np.log(limits)
-    wanted = sorted(((float(np.log(y)) - low) / (high - low), text, tone) for y, text, tone in ends)
+def _label_ends(axes: Axes, x: float, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.052) -> None:
+    """Labels at ``x``, each beside its point and with a thread to it, moved apart where they would lie on each other.
+
+    ``ends``: x and y of the point, its label and its colour. The y axis is logarithmic.
+    """
+    low, high = np.log(axes.get_ylim())
+    wanted = sorted(((float(np.log(end[1])) - low) / (high - low), end) for end in ends)
     placed: list[float] = []
-    for share, *_ in wanted:
+    for share, _ in wanted:
         placed.append(max(share, placed[-1] + gap) if placed else share)
-    over = placed[-1] - 1 if placed else 0.0
-    if over > 0:  # down again from the top
-        ceiling = 1.0
-        for number in reversed(range(len(placed))):
-            placed[number] = min(placed[number], ceiling)
-            ceiling = placed[number] - gap
-    for (share, text, tone), place in zip(wanted, placed, strict=True):
-        start, end = (float(np.exp(low + (high - low) * each)) for each in (share, place))
-        thread = {"arrowstyle": "-", "color": tone, "linewidth": 0.5}
-        where: dict[str, Any] = {"xytext": (x * 1.12, end), "va": "center", "annotation_clip": False}
-        axes.annotate(text, (x, start), fontsize=8.5, color=tone, arrowprops=thread, **where)
+    ceiling = 1.0
+    for number in reversed(range(len(placed))):  # down again from the top
+        placed[number] = min(placed[number], ceiling)
+        ceiling = placed[number] - gap
+    for (_, (start, height, text, tone)), place in zip(wanted, placed, strict=True):
+        beside = (x * (x / axes.get_xlim()[0]) ** 0.02, float(np.exp(low + (high - low) * place)))
+        thread = {"arrowstyle": "-", "color": tone, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
+        where: dict[str, Any] = {"xytext": beside, "va": "center", "annotation_clip": False}
+        axes.annotate(text, (start, height), fontsize=8.5, color=tone, arrowprops=thread, **where)
 
 
 def _plain(axis: Any, low: float, high: float) -> None:

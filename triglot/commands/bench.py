@@ -76,6 +76,9 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of samples for each case.")] = 3,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 48,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that an arm may take for one answer.")] = 600,
+    memory_limit: Annotated[
+        int | None, typer.Option(min=1, metavar="MIB", help="Memory that an arm may take. Default: what there is.")
+    ] = None,
     allocator: Annotated[
         Allocator,
         typer.Option(
@@ -117,6 +120,8 @@ def bench(
         bench_page.check_page(html)
     if resume and json_file is None:
         raise BenchError("--resume completes the file of --json; name it")
+    if threads is not None and threads > environment.cores():
+        raise BenchError(f"--threads {threads} is over the {environment.cores()} processors there are; ask for no more")
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
     old = comparison.read(compare) if compare is not None else None
     dialect = source_dialect.value if source_dialect else None
@@ -133,7 +138,14 @@ def bench(
         device=device.value,
         threads=threads or environment.cores(),
     )
-    settings = Settings(seconds=seconds, rounds=rounds, time_limit=time_limit, seed=seed, allocator=allocator.value)
+    settings = Settings(
+        seconds=seconds,
+        rounds=rounds,
+        time_limit=time_limit,
+        seed=seed,
+        allocator=allocator.value,
+        memory_limit_mb=memory_limit,
+    )
 
     with bench_tables.steps(f"bench of {source.name}", len(spanned) * len(names), quiet=quiet) as on_step:
         found = benchmark.bench(
