@@ -31,6 +31,7 @@ from .training_expectations import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
+MEMORY_MB = 10 * 1024  # what the workers that are alive at once may take together, as far as the reference tells
 
 # What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
 # system, and take them from it again for the next call: whether it does is a matter of how the blocks happen to lie, so
@@ -183,7 +184,8 @@ class Sweep:
                 reference = cases.pop(0)
                 if workers.start(reference) and self._settings.again:
                     cases.insert(0, Case(reference.arm, reference.cell, copy=1))
-            group, cases = cases[: self._settings.together], cases[self._settings.together :]
+            size = beside(workers.memory(reference), self._settings.together)
+            group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
             self._take_turns(reference if workers.is_alive(reference) else None, alive, workers)
             workers.close(alive)
@@ -335,6 +337,10 @@ class _Workers:
         """Whether there is such a case, and it can be timed."""
         return case in self._alive
 
+    def memory(self, case: Case | None) -> float:
+        """The mebibytes that a case took at most, as far as is known."""
+        return self._results[case].facts.get("peak_rss_mb", 0.0) if case is not None and case in self._results else 0.0
+
     def expected(self, case: Case) -> float:
         """The seconds that a call takes, after warming up."""
         return self._expected.get(case, 0.0)
@@ -344,6 +350,12 @@ class _Workers:
         result = self._results[case] = Result(case, "ok")
         folder = self._work.folder
         name = f"{case.arm}-{case.copy}"
+        self._step("computing what is right")
+        try:
+            expectation = self._work.expectation()  # before the worker is there: both take memory
+        except FrameworkError as error:
+            result.status, result.failure = "failed", str(error)
+            return False
         self._step(f"building {case.arm}")
         worker = Worker(
             self._command,
@@ -368,12 +380,6 @@ class _Workers:
             return False
         self.environments[case.arm] = answer.pop("environment")
         result.facts |= answer
-        try:
-            expectation = self._work.expectation()
-        except FrameworkError as error:
-            result.status, result.failure = "failed", str(error)
-            self.close([case])
-            return False
         parity = expectation.judge(npz.read(folder / f"{name}.npz"))
         result.facts["parity"] = parity.to_dict()
         if parity.verdict != "pass":
@@ -432,6 +438,11 @@ class _Workers:
         if "samples_ms" in answer:
             self._processor_seconds += answer["processors_used"] * sum(answer["samples_ms"]) / 1000
         return answer
+
+
+def beside(reference_mb: float, most: int) -> int:
+    """How many workers may be alive beside a reference that takes so much: others may take a quarter more."""
+    return most if reference_mb <= 0 else max(1, min(most, int((MEMORY_MB - reference_mb) / (1.25 * reference_mb))))
 
 
 def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> None:

@@ -17,6 +17,7 @@ import pytest
 import triglot
 from triglot import benchmark, impls
 from triglot.bench import arms, comparison, readme, report, roofline, worker, workloads
+from triglot.bench import sweep as sweep_module
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
 from triglot.bench.expectations import Expectation
@@ -97,6 +98,10 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
         assert reason in results[names[1]].failure
         assert results[names[1]].failure.endswith("with 1024 MiB of memory" if limit else "")
     assert children() == []
+
+
+def test_large_models_are_timed_with_fewer_workers_alive():
+    assert [sweep_module.beside(mebibytes, 3) for mebibytes in (0, 500, 2000, 2500, 3500, 50_000)] == [3, 3, 3, 2, 1, 1]
 
 
 def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):
