@@ -9,6 +9,7 @@ from typing import Any
 _STATISTICS = Path("/proc/stat")
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
 BUSY = 0.1  # processors that others may use before a run is called noisy
+STEADY = 1.2  # how much slower a slow round may be; a neighbour on the same processor makes it 1.5, and leaves no trace
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ SCHEMA = "triglot.bench/1"
 
 FIELDS = (
     *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second"),
-    *("useful_gflops", "flops_per_byte"),
+    *("useful_gflops", "flops_per_byte", "device_ms"),
     *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
 )
 
@@ -59,7 +59,7 @@ def known(report: Mapping[str, Any]) -> Known:
         ends = np.cumsum(row["round_lengths"])[:-1]
         rounds = [part.tolist() for part in np.split(np.asarray(row["samples_ms"]), ends)] if len(ends) else []
         case = Case.from_dict(row)
-        results[row["id"]] = Result(case, row["status"], row["failure"] or "", facts, rounds, row["digest"])
+        results[row["id"]] = Result(case, row["status"], row["failure"] or "", facts, rounds, digest=row["digest"])
     comparisons = [
         Comparison(one["a"], one["b"], Ratio(one["median"], one["low"], one["high"])) for one in report["ratios"]
     ]
@@ -176,7 +176,24 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
         parts.append(f"Other processes used {others:.2f} processors.")
     if others is not None and others > machine.BUSY:
         parts.append("The machine was busy: time it again when it is not.")
+    if (spread := unsteadiness(report, cell)) > machine.STEADY:
+        told = (
+            f"The machine's speed itself varied by a factor of {spread:.2f} (10th to 90th percentile of the rounds of"
+        )
+        parts.append(f"{told} {base}); single times mean little then, ratios are of the same moments.")
     return " ".join(parts)
+
+
+def unsteadiness(report: Mapping[str, Any], cell: str) -> float:
+    """How many times as long the reference arm of a cell took in its slow rounds as in its fast ones; 1: not known."""
+    base = ratio_base(report, cell)
+    for case in report["cases"]:
+        if case["id"] == f"{base}/{cell}" and len(case["round_lengths"]) > 1:
+            ends = np.cumsum(case["round_lengths"])[:-1]
+            medians = [float(np.median(part)) for part in np.split(np.asarray(case["samples_ms"]), ends)]
+            fast, slow = np.percentile(medians, [10, 90])
+            return float(slow / fast)
+    return 1.0
 
 
 def floor_of_cell(report: Mapping[str, Any], cell: str) -> float:

@@ -68,13 +68,17 @@ class Settings:
 
 @dataclass
 class Result:
-    """What became of a case. ``rounds``: milliseconds of each call, round by round."""
+    """What became of a case.
+
+    ``rounds``: milliseconds of each call, round by round; ``on_device``: of each call on the device, by its events.
+    """
 
     case: Case
     status: str
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[list[float]] = field(default_factory=list[list[float]])
+    on_device: list[float] = field(default_factory=list[float])
     digest: str = ""
 
 
@@ -305,6 +309,7 @@ class _Workers:
                 result.facts["latency_ms"] = statistics.summary(samples)
                 half = result.facts["latency_ms"]["p50"]
                 result.facts |= self._work.facts(half / 1000)
+                result.facts["device_ms"] = float(np.median(result.on_device)) if result.on_device else None
                 result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
         return list(self._results.values())
 
@@ -414,6 +419,7 @@ class _Workers:
         answer = self._ask(case, {"seconds": seconds, "least": 1})
         if answer is not None:
             self._results[case].rounds.append(answer["samples_ms"])
+            self._results[case].on_device += answer["device_ms"]
             used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
             self._results[case].facts["processors_used"] = used
 

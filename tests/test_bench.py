@@ -100,6 +100,47 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
     assert children() == []
 
 
+def test_a_machine_whose_speed_varies_is_said_to(make_checkpoint):
+    swept_once, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
+    found = report.to_dict("m", "d", swept_once.results, swept_once.comparisons, {}, {"others": {}})
+    reference = next(case for case in found["cases"] if case["arm"] == "triglot-torch-eager")
+    for slow, said in ((1.0, False), (1.1, False), (1.5, True)):
+        reference.update(samples_ms=[1.0, 1.01] * 5 + [slow, slow * 1.01] * 5, round_lengths=[2] * 10)
+        assert report.unsteadiness(found, CELL.id) == pytest.approx(slow)
+        assert ("speed itself varied by a factor of 1.50" in report.notes(found, CELL.id)) == said
+
+
+def test_events_of_a_device_are_read():
+    """On a device that is none: it counts a hundred times as fast as the host."""
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.time = time.perf_counter()
+
+        def synchronize(self):
+            assert self.time
+
+        def elapsed_time(self, end):
+            return 1e5 * (end.time - self.time)
+
+    modules = {"torch": SimpleNamespace(cuda=SimpleNamespace(Event=Event))}
+    clock = worker.device_clock("cuda", modules)
+    found = worker.sample(lambda: time.sleep(0.002), 0.01, 3, clock)
+    assert len(found["device_ms"]) == len(found["samples_ms"]) >= 3
+    for device, host in zip(found["device_ms"], found["samples_ms"], strict=True):
+        assert 200 <= device <= 100 * host
+    paddle = {"torch": None, "paddle": SimpleNamespace(device=SimpleNamespace(Event=Event))}
+    made = worker.device_clock("cuda", paddle)
+    assert made is not None
+    assert isinstance(made(), Event)
+    assert worker.device_clock("cpu", modules) is None
+    assert worker.device_clock("cuda", {"torch": None, "jax": None}) is None, "JAX has no events"
+    assert worker.sample(lambda: None, 0.001, 1)["device_ms"] == []
+
+
 def test_large_models_are_timed_with_fewer_workers_alive():
     assert [sweep_module.beside(mebibytes, 3) for mebibytes in (0, 500, 2000, 2500, 3500, 50_000)] == [3, 3, 3, 2, 1, 1]
 

@@ -19,7 +19,7 @@ from triglot.shared.errors import (
     TrainingError,
     TriglotError,
 )
-from triglot.shared.inputs import Batch, teacher_forcing
+from triglot.shared.inputs import Batch, taught, teacher_forcing
 from triglot.shared.parity.reports import Report
 from triglot.shared.protocol import Model
 from triglot.shared.training import Plan
@@ -53,6 +53,7 @@ __all__ = [
     "recipes",
     "save",
     "score",
+    "taught",
     "teacher_forcing",
     "train",
     "translation",

@@ -1,0 +1,63 @@
+"""What only a GPU shows. Skipped where there is none; what surrounds it is tested on the CPU (``test_bench.py``)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.bench import arms, roofline
+from triglot.shared.errors import FrameworkError
+
+pytestmark = pytest.mark.gpu
+
+SHORT = ("--batch", "4", "--length", "16", "--seconds", "0.2", "--rounds", "3")
+
+
+@pytest.fixture
+def on_cuda(framework, make_checkpoint):
+    """The name of a framework that finds a GPU."""
+    try:
+        impls.build(framework, make_checkpoint("bert-base-tiny"), device="cuda")
+    except FrameworkError as error:
+        if "no cuda device was found" not in str(error):
+            raise
+        pytest.skip(f"{framework} finds no GPU")
+    return framework
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("mode", ["eager", "jit"])
+def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
+    report = triglot.check(make_checkpoint("bert-base-tiny"), [on_cuda], device="cuda", mode=mode, dtype=dtype)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+@pytest.mark.parametrize("workload", ["forward", "forward+backward", "training"])
+def test_a_gpu_is_timed(on_cuda, workload, workplace):
+    asked = ["bench", "bert-base-tiny", "--device", "cuda", "--framework", on_cuda, "--workload", workload, *SHORT]
+    command = [sys.executable, "-P", "-m", "triglot", *asked, "--json", "bench.json", "--quiet"]
+    assert subprocess.run(command, check=False).returncode == 0
+    found = json.loads(Path("bench.json").read_text())
+    config = triglot.recipes()["bert-base-tiny"]
+    timed = [case for case in found["cases"] if case["status"] == "ok"]
+    assert {case["arm"] for case in timed} >= {
+        name
+        for name, arm in arms.ARMS.items()
+        if arm.framework == on_cuda and not arm.why_not(config, workload, "float32", "cuda")
+    }
+    for case in timed:
+        assert case["peak_device_mb"] > 0
+        if on_cuda == "torch":
+            # The work of the device is a part of the call.
+            assert 0 < case["device_ms"] <= case["latency_ms"]["p50"] * 1.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_roofline_of_a_gpu_is_measured(on_cuda, dtype):
+    found = roofline.measure([on_cuda], dtype, "cuda", 1)
+    assert found["gflops"] > 1000, "more than any CPU"
+    assert found["copy_gb_per_s"] > 100
