@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from ..shared.errors import BenchError
 from . import report, statistics
+from .arms import ARMS
 from .statistics import Ratio
 
 Verdict = Literal["slower", "faster", "same"]
@@ -42,6 +43,8 @@ def read(path: Path) -> dict[str, Any]:
     if found.get("schema") != report.SCHEMA:
         raise BenchError(f"{path} is no {report.SCHEMA}; give a file that bench --json wrote")
     try:
+        if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
+            raise KeyError(unknown[0])
         report.known(found)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
@@ -76,6 +79,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         {
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
+            **one["environment"].get("settings", {}),
             "weights": one["weights_digest"],
         }
         for one in (old, new)

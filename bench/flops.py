@@ -4,6 +4,7 @@ A product of (m, k) and (k, n) is 2 m k n operations. Norms, activations, softma
 than a hundredth of the whole at the sizes of a BERT.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +18,7 @@ from .arms import TRAINS
 
 def of(workload: str, config: ModelConfig, batch: Batch) -> float:
     """Operations of a workload: each product of a forward pass has two more in the backward pass."""
-    return (3 if workload in TRAINS else 1) * forward(config, batch)
+    return 3 * forward(_trained(config), batch) if workload in TRAINS else forward(config, batch)
 
 
 def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int) -> int:
@@ -26,6 +27,8 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
     Of an embedding, the rows of the tokens. A backward pass reads all of it again and writes as much; a step of Adam
     reads and writes each weight and its two moments.
     """
+    if workload in TRAINS:
+        config = _trained(config)
     parameters = schema.parameters(config).values()
     tables = sum(prod(one.shape) for one in parameters if one.role == "embedding")
     weights = sum(prod(one.shape) for one in parameters)
@@ -36,6 +39,11 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
         read += config.source_vocabulary * config.hidden_size
     moved = (3 if workload in TRAINS else 1) * read + (6 * weights if workload == "training" else 0)
     return moved * itemsize
+
+
+def _trained(config: ModelConfig) -> ModelConfig:
+    """What a loss reads: the output of an encoder, and none of its heads."""
+    return replace(config, heads_on_top=(), tied_embeddings=False) if config.kind == "encoder" else config
 
 
 def forward(config: ModelConfig, batch: Batch) -> float:

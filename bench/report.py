@@ -15,7 +15,7 @@ SCHEMA = "triglot.bench/1"
 
 FIELDS = (
     *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second"),
-    *("useful_gflops", "flops_per_byte", "device_ms"),
+    *("useful_gflops", "flops_per_byte"),
     *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
 )
 
@@ -117,8 +117,13 @@ def title(case: Mapping[str, Any]) -> str:
     """The cell of a case in words."""
     shape = f"batch {case['batch']}, length {case['length']}"
     shape += f", {case['fill']:.0%} of the tokens real" if case["order"] == "padded" else f", in {case['order']} order"
+    return f"{case['model']}, {case['workload']}, {shape}, {where(case)}"
+
+
+def where(case: Mapping[str, Any]) -> str:
+    """What a case runs on, in words."""
     threads = "1 thread" if case["threads"] == 1 else f"{case['threads']} threads"
-    return f"{case['model']}, {case['workload']}, {shape}, {case['dtype']}, {case['device']}, {threads}"
+    return f"{case['dtype']}, {case['device']}, {threads}"
 
 
 def cells(case: Mapping[str, Any]) -> list[str]:
@@ -196,10 +201,11 @@ def unsteadiness(report: Mapping[str, Any], cell: str) -> float:
     return 1.0
 
 
-def floor_of_cell(report: Mapping[str, Any], cell: str) -> float:
-    """The noise floor of one cell: what its reference arm differs from itself by, at most."""
+def floor_of_cell(report: Mapping[str, Any], cell: str) -> float | None:
+    """The noise floor of one cell: what its reference arm differs from itself by, at most; None: not measured."""
     again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
-    return statistics.floor_of({one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in again})
+    ratios = {one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in again}
+    return statistics.floor_of(ratios) if ratios else None
 
 
 def ratio_base(report: Mapping[str, Any], cell: str) -> str | None:

@@ -31,7 +31,7 @@ from .training_expectations import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
-MEMORY_MB = 10 * 1024  # what the workers that are alive at once may take together, as far as the reference tells
+MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 # What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
 # system, and take them from it again for the next call: whether it does is a matter of how the blocks happen to lie, so
@@ -45,6 +45,10 @@ ALLOCATORS = {
 }
 
 
+# JAX would take three quarters of a GPU's memory for each of the workers that are alive at once.
+SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
 @dataclass(frozen=True)
 class Settings:
     """How long is measured. ``seconds``: of samples for each case, over ``rounds``. ``pause``: between two arms.
@@ -56,7 +60,7 @@ class Settings:
 
     seconds: float = 3.0
     rounds: int = 48
-    warm_up: float = 6.0
+    warm_up: float = 4.0
     pause: float = 0.02
     together: int = 3
     time_limit: float = 600.0
@@ -68,17 +72,13 @@ class Settings:
 
 @dataclass
 class Result:
-    """What became of a case.
-
-    ``rounds``: milliseconds of each call, round by round; ``on_device``: of each call on the device, by its events.
-    """
+    """What became of a case. ``rounds``: milliseconds of each call, round by round."""
 
     case: Case
     status: str
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[list[float]] = field(default_factory=list[list[float]])
-    on_device: list[float] = field(default_factory=list[float])
     digest: str = ""
 
 
@@ -140,7 +140,7 @@ class Sweep:
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            work = _Work(self._checkpoint, cell, self._tokenizer, self._settings.seed, Path(folder))
+            work = _Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
@@ -188,7 +188,7 @@ class Sweep:
                 reference = cases.pop(0)
                 if workers.start(reference) and self._settings.again:
                     cases.insert(0, Case(reference.arm, reference.cell, copy=1))
-            size = beside(workers.memory(reference), self._settings.together)
+            size = beside(workers.memory(reference), self._settings.together, machine.available_mb())
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
             self._take_turns(reference if workers.is_alive(reference) else None, alive, workers)
@@ -225,8 +225,11 @@ class Sweep:
 class _Work:
     """What the workers of a cell are given, as files, and what they have to make of it."""
 
-    def __init__(self, checkpoint: Checkpoint, cell: Cell, tokenizer: Path | None, seed: int, folder: Path) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, cell: Cell, tokenizer: Path | None, settings: Settings, folder: Path
+    ) -> None:
         self.folder, self.cell = folder, cell
+        self._time_limit, seed = settings.time_limit, settings.seed
         weights = weights_for(checkpoint, cell.dtype, seed)["given"]
         self.checkpoint = folder / "weights.npz"
         checkpoints.save(weights, self.checkpoint)
@@ -250,19 +253,20 @@ class _Work:
         Raises:
             FrameworkError: nobody can say it.
         """
-        cell = self.cell
         if self._unknown is not None:
             raise self._unknown
-        if self._expectation is None and cell.workload in TRAINS:
-            given = self._weights, self._first, cell.dtype, self.folder, cell.threads
-            try:
-                self._expectation = TrainingExpectation(*given)
-            except FrameworkError as error:
-                self._unknown = error
-                raise
         if self._expectation is None:
-            self._expectation = Expectation(self._weights, cell.workload, self._first, cell.dtype)
+            try:
+                self._expectation = self._computed()
+            except (FrameworkError, MemoryError) as error:
+                self._unknown = FrameworkError(str(error) or "there is no memory to compute what is right")
+                raise self._unknown from error
         return self._expectation
+
+    def _computed(self) -> Expectation | TrainingExpectation:
+        if self.cell.workload in TRAINS:
+            return TrainingExpectation(self._weights, self.cell, self._first, self.folder, self._time_limit)
+        return Expectation(self._weights, self.cell.workload, self._first, self.cell.dtype)
 
     def facts(self, seconds: float) -> dict[str, float | None]:
         """Throughput of a call that takes so long."""
@@ -309,7 +313,6 @@ class _Workers:
                 result.facts["latency_ms"] = statistics.summary(samples)
                 half = result.facts["latency_ms"]["p50"]
                 result.facts |= self._work.facts(half / 1000)
-                result.facts["device_ms"] = float(np.median(result.on_device)) if result.on_device else None
                 result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
         return list(self._results.values())
 
@@ -343,8 +346,10 @@ class _Workers:
         return case in self._alive
 
     def memory(self, case: Case | None) -> float:
-        """The mebibytes that a case took at most, as far as is known."""
-        return self._results[case].facts.get("peak_rss_mb", 0.0) if case is not None and case in self._results else 0.0
+        """The mebibytes that a case took at most, as far as is known; 0 on a GPU, whose memory is another one."""
+        if case is None or case not in self._results or case.cell.device != "cpu":
+            return 0.0
+        return self._results[case].facts.get("judged_rss_mb", 0.0)
 
     def expected(self, case: Case) -> float:
         """The seconds that a call takes, after warming up."""
@@ -367,7 +372,7 @@ class _Workers:
             folder / f"{name}.log",
             case.cell.threads,
             self._settings.time_limit,
-            ALLOCATORS[self._settings.allocator],
+            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE,
         )
         self._alive[case] = worker
         request = {
@@ -419,7 +424,6 @@ class _Workers:
         answer = self._ask(case, {"seconds": seconds, "least": 1})
         if answer is not None:
             self._results[case].rounds.append(answer["samples_ms"])
-            self._results[case].on_device += answer["device_ms"]
             used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
             self._results[case].facts["processors_used"] = used
 
@@ -437,7 +441,7 @@ class _Workers:
             answer = worker.receive()
         except WorkerError as error:
             limit = self._settings.memory_limit_mb
-            told = f"{error}, with {limit} MiB of memory" if limit else str(error)
+            told = f"{error} (memory limit: {limit} MiB)" if limit else str(error)
             self._results[case].status, self._results[case].failure = "failed", told
             self.close([case])
             return None
@@ -446,9 +450,13 @@ class _Workers:
         return answer
 
 
-def beside(reference_mb: float, most: int) -> int:
-    """How many workers may be alive beside a reference that takes so much: others may take a quarter more."""
-    return most if reference_mb <= 0 else max(1, min(most, int((MEMORY_MB - reference_mb) / (1.25 * reference_mb))))
+def beside(reference_mb: float, most: int, available_mb: float = float("inf")) -> int:
+    """How many workers may be alive beside a reference that takes so much; others were seen to take 1.5 times that.
+
+    ``available_mb``: memory of the machine that is free, without the reference.
+    """
+    room = min(MEMORY_MB - reference_mb, available_mb)
+    return most if reference_mb <= 0 else max(1, min(most, int(room / (1.5 * reference_mb))))
 
 
 def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> None:

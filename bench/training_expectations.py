@@ -15,20 +15,17 @@ from ..shared.arrays import Array
 from ..shared.checkpoint import Checkpoint
 from ..shared.errors import FrameworkError
 from ..shared.inputs import Batch
-from ..shared.parity.budgets import UNIT_ROUNDOFF
+from ..shared.parity.budgets import rounding_of_first_step
 from ..shared.parity.gradients import GRADIENTS, LOSS, NoiseError, Truth, disagreement, truth
 from ..shared.parity.workers import Worker, WorkerError
 from ..shared.training import EPSILON
+from .cases import Cell
 from .expectations import Parity
 from .steps import PLAN, WEIGHTS
 from .workloads import first_rows
 
 CHECKED_TOKENS = 128  # of the batch on which gradients are compared with the reference, which takes its time
 COMMAND = (sys.executable, "-P", "-m", "triglot.impls.worker")
-
-# Adam divides by 1 - 0.999^t. Paddle and optax keep that in float32, so it errs by 2^-24 of 0.001 at the first step,
-# half of it under the root.
-_UNBIASED = 2.0**-25 / 0.001
 
 
 class TrainingExpectation:
@@ -38,27 +35,27 @@ class TrainingExpectation:
         FrameworkError: there is no framework, or none whose float64 gradients the reference confirms.
     """
 
-    def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str, folder: Path, threads: int) -> None:
-        self._dtype = dtype
+    def __init__(self, checkpoint: Checkpoint, cell: Cell, batch: Batch, folder: Path, time_limit: float) -> None:
+        self._dtype = cell.dtype
         self._weights = checkpoint.tensors
+        self._steps = cell.workload == "training"
         failures: list[str] = []
         for framework in impls.installed():
             try:
-                with _Derivation(framework, folder, threads) as derivation:
+                with _Derivation(framework, folder, cell.threads, time_limit) as derivation:
                     derivation.confirm(checkpoint, first_rows(batch, CHECKED_TOKENS))
                     self._truth: Truth = truth(checkpoint, batch, derivation.derive)
                     return
             except (WorkerError, NoiseError) as error:
                 failures.append(f"{framework}: {error}")
-        raise FrameworkError(
-            f"nobody says what the gradients are: {'; '.join(failures) or 'no framework is installed'}; install PyTorch"
-        )
+        reasons = "; ".join(failures) or "no framework is installed; install PyTorch"
+        raise FrameworkError(f"nobody says what the gradients are: {reasons}")
 
     def judge(self, outputs: Mapping[str, Array]) -> Parity:
         """The worst of ``outputs`` by the share of its budget that it uses up."""
-        expected = {name for name in self._truth.values if name != LOSS}
-        if {name for name in outputs if name.startswith(GRADIENTS)} != expected or LOSS not in outputs:
-            return Parity(None, None, "diverged", LOSS if LOSS not in outputs else GRADIENTS)
+        expected = {*self._truth.values, *(WEIGHTS + name for name in self._weights if self._steps)}
+        if wrong := sorted(expected ^ outputs.keys()):
+            return Parity(None, None, "diverged", wrong[0])
         worst = (-1.0, Parity(None, None, "diverged"))
         for name, value in outputs.items():
             judged = self._moved(name, value) if name.startswith(WEIGHTS) else self._computed(name, value)
@@ -92,8 +89,12 @@ class TrainingExpectation:
         before, rate = self._weights[name].astype(np.float64), PLAN.rate
         least, most = (before - rate * _step(gradient + side * budget) for side in (1, -1))
         beyond = np.maximum(np.maximum(value - most, least - value), 0.0)
-        rounding = rate * _UNBIASED + 2 * UNIT_ROUNDOFF[self._dtype] * float(np.abs(before).max(initial=0.0))
-        return float(beyond.max(initial=0.0)), rounding
+        largest = float(np.abs(before).max(initial=0.0))
+        return float(beyond.max(initial=0.0)), rounding_of_first_step(rate, largest, self._dtype)
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def _step(gradient: Array) -> Array:
@@ -104,9 +105,9 @@ def _step(gradient: Array) -> Array:
 class _Derivation:
     """A worker of the parity harness that derives the loss."""
 
-    def __init__(self, framework: str, folder: Path, threads: int) -> None:
+    def __init__(self, framework: str, folder: Path, threads: int, time_limit: float) -> None:
         self._folder = folder
-        self._worker = Worker(COMMAND, folder / f"derivation-{framework}.log", threads, 600.0)
+        self._worker = Worker(COMMAND, folder / f"derivation-{framework}.log", threads, time_limit)
         self._worker.send({"framework": framework, "device": "cpu", "dtype": "float64", "mode": "eager"})
         self._number = 0
 
@@ -142,7 +143,7 @@ class _Derivation:
             WorkerError: they differ.
         """
         oracle = Reference(checkpoint, dtype="float64")
-        given = batch.arrays()
+        given = {name: _wide(array) for name, array in batch.arrays().items()}
         loss, gradients = self.derive(checkpoint, batch, {}, "float64")
         exact = float(reference.loss(oracle.transformer, given, {})[0])
         found = disagreement(

@@ -12,7 +12,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     call: Callable[[], Any] | None = None
-    device = "cpu"
     for line in sys.stdin.buffer:
         request = json.loads(line)
         try:
             if call is None:
-                device = request["case"]["device"]
                 call, answer = build(request)
             else:
-                answer = sample(call, request["seconds"], request["least"], device_clock(device, sys.modules))
+                answer = sample(call, request["seconds"], request["least"])
         except Exception as error:
             reason = WorkerError.of(error, fatal=True)
             answer = {"error": str(reason), "fatal": True}
@@ -51,7 +48,7 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
     if request["memory_limit_mb"]:
-        # What a process may write to: what it has mapped but never touches, as frameworks do, does not count.
+        # All private memory that a process may write to, touched or not: what its allocator sets aside counts as well.
         limit = request["memory_limit_mb"] * _MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     idle = _resident()
@@ -88,52 +85,24 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
         "load_s": loaded,
         "first_s": first,
         "peak_rss_mb": peak,
+        "judged_rss_mb": (_most_resident() - idle) / _MEBIBYTE,
         "peak_device_mb": device_peak,
     }
 
 
-def sample(
-    call: Callable[[], Any], seconds: float, least: int, clock_of_device: Callable[[], Any] | None = None
-) -> dict[str, Any]:
-    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used.
-
-    ``clock_of_device`` makes an event on the device; then the answer holds what it was busy with a call for, too.
-    """
+def sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any]:
+    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used."""
     samples: list[float] = []
-    on_device: list[float] = []
     clock, processor = time.perf_counter, time.process_time
     busy, begin = processor(), clock()
     end = begin + seconds
     last = begin
     while last < end or len(samples) < least:
-        if clock_of_device is None:
-            call()
-        else:
-            on_device.append(_between_events(call, clock_of_device))
+        call()
         now = clock()
         samples.append(1000 * (now - last))
         last = now
-    used = (processor() - busy) / (last - begin)
-    return {"samples_ms": samples, "device_ms": on_device, "processors_used": used}
-
-
-def device_clock(device: str, loaded: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """What makes an event with a time on the device; None on a CPU, and for JAX, which has none."""
-    if device == "cpu" or "jax" in loaded:
-        return None
-    if "paddle" in loaded:
-        return partial(loaded["paddle"].device.Event, enable_timing=True)
-    return partial(loaded["torch"].cuda.Event, enable_timing=True)
-
-
-def _between_events(call: Callable[[], Any], clock_of_device: Callable[[], Any]) -> float:
-    """Milliseconds from before a call to behind it, as the device counts."""
-    before, after = clock_of_device(), clock_of_device()
-    before.record()
-    call()
-    after.record()
-    after.synchronize()
-    return float(before.elapsed_time(after))
+    return {"samples_ms": samples, "processors_used": (processor() - busy) / (last - begin)}
 
 
 def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:

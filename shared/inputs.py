@@ -154,16 +154,22 @@ def taught(config: ModelConfig, given: Batch, teacher: Any) -> Batch:
     """``given`` with ``teacher``: float (B, S, D), what an encoder should give for each token; padding does not count.
 
     Raises:
-        InputError: the vectors do not fit the batch or the model, or hold NaN or infinity at a real token.
+        InputError: the model is no encoder, or the vectors do not fit the batch or the model, or are not finite in
+            float32 at a real token.
     """
+    if config.kind != "encoder":
+        raise InputError(f"this model is no encoder, but of kind {config.kind}; a teacher is for encoders alone")
+    if not isinstance(given, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] (callers need not be typed)
+        raise InputError(f"the batch is a {type(given).__name__}; expected a Batch, as triglot.batch makes one")
     named = _array("teacher", teacher)
     shape = (*given.valid.shape, config.hidden_size)
     if named.shape != shape or named.dtype.name not in ("float32", "float64"):
         raise InputError(f"teacher is {describe(named)}; expected float32 or float64 {shape}")
     # What stands at padding could not be anything but zero in the output, so it is nothing to learn.
     counted = np.where(given.valid[:, :, None], named, np.zeros((), named.dtype))
-    if not np.isfinite(counted).all():
-        raise InputError("teacher holds NaN or infinity at a real token; expected finite numbers")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(counted.astype(np.float32)).all():
+            raise InputError("teacher holds numbers at a real token that are not finite in float32; take smaller ones")
     return replace(given, teacher=counted)
 
 

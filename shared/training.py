@@ -107,7 +107,8 @@ class Moments:
 class Outcome:
     """What a step of training saw, before it changed the weights.
 
-    ``loss``: the mean over the labels that count, of which there are ``counted``; ``right`` of them were foreseen.
+    ``loss``: the mean over the labels that count, of which there are ``counted``; ``right`` of them were foreseen. An
+    encoder has no labels, so both are 0; its loss is a mean over real tokens.
     """
 
     loss: float

@@ -11,8 +11,11 @@ from triglot.bench import flops, statistics, workloads
 from triglot.bench.cases import Cell
 from triglot.bench.expectations import Expectation
 from triglot.shared import batches
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError
+from triglot.shared.initializers import initialize
 from triglot.shared.recipes import recipe
+from triglot.shared.training import Plan
 
 
 def rounds(generator, level, count, noise=0.03):
@@ -50,6 +53,37 @@ def test_single_samples_would_give_a_false_interval():
         low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
         outside += not low <= 0 <= high
     assert outside > 15
+
+
+def test_the_work_of_a_training_is_what_torch_counts():
+    """Forward and backward, of what the loss reads: a head over the vocabulary is no part of an encoder's loss."""
+    config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
+    cell = Cell("m", "forward+backward", "padded", "float32", "cpu", 3, 9, 1.0, 1)
+    (batch,) = workloads.batches_of(cell, config, None, 0)
+    model = impls.build("torch", Checkpoint(config, initialize(config)))
+    with FlopCounterMode(display=False) as counter:
+        model.begin_training(Plan())
+        model.prepare("training", batch)()
+    ours = flops.of("forward+backward", config, batch)
+    assert ours == flops.of("training", config, batch)
+    # PyTorch's first product needs no gradient of its input; it counts all else as we do.
+    assert 0.95 * ours < counter.get_total_flops() <= ours
+    assert flops.of("forward+backward", config, batch) < 3 * flops.forward(config, batch)
+
+
+def test_the_least_that_is_moved_is_counted():
+    config = replace(recipe("bert-base-tiny"), layers=1, heads_on_top=())
+    (batch,) = workloads.batches_of(Cell("m", "forward", "padded", "float32", "cpu", 2, 5, 1.0, 1), config, None, 0)
+    size, inner, tokens = config.hidden_size, config.feed_forward_size, 10
+    attention = 4 * (size * size + size)
+    weights = attention + 2 * size * inner + inner + size + 3 * 2 * size  # and three norms
+    vectors = 3 * tokens * size  # of the table, into the layer, out of it
+    assert flops.least_bytes("forward", config, batch, 4) == 4 * (weights + vectors)
+    assert flops.least_bytes("forward+backward", config, batch, 4) == 3 * 4 * (weights + vectors)
+    tables = (config.source_vocabulary + config.segments + config.position_offset + config.source_max_length) * size
+    adam = 6 * (weights + tables)
+    assert flops.least_bytes("training", config, batch, 4) == 4 * (3 * (weights + vectors) + adam)
+    assert flops.least_bytes("forward", config, batch, 2) == 2 * (weights + vectors)
 
 
 def test_runs_of_another_day_are_compared_without_pairs():

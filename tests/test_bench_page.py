@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -153,10 +154,41 @@ def test_labels_do_not_lie_on_each_other():
     assert heights[-1] < 1.001
 
 
-def test_a_file_becomes_a_page(workplace):
+def test_a_file_becomes_a_page(workplace, monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bench_page", *arguments])
+        bench_page.main()
+
     Path("bench.json").write_text(json.dumps(made((8,), (128,))))
-    bench_page.main(["bench.json", "page.html"])
+    run("bench.json", "page.html")
     assert Path("page.html").read_text() == bench_page.page(made((8,), (128,)))
+    other = made((8,), (128,))
+    other["cases"][0]["arm"] = "caffe"
+    Path("other.json").write_text(json.dumps(other))
+    for arguments, message in (
+        (["nothing.json", "page.html"], "triglot: cannot read nothing.json: No such file"),
+        (["other.json", "page.html"], "triglot: other.json lacks a part, or has a wrong one (KeyError('caffe'))"),
+        (["bench.json", "there/page.html"], "triglot: cannot write there/page.html"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            run(*arguments)
+        assert capsys.readouterr().err.startswith(message)
+    with pytest.raises(SystemExit, match="triglot: give a file that bench --json wrote, and a page to write"):
+        run("bench.json")
+
+
+def test_the_newest_result_is_a_page():
+    newest = sorted((Path(__file__).parents[1] / "bench" / "results").glob("*-bench.json"))[-1]
+    assert "triglot-torch-eager" in bench_page.page(json.loads(newest.read_text()))
+
+
+def test_what_was_not_measured_is_not_called_nothing():
+    found = made((8,), (128,))
+    found["ratios"] = [one for one in found["ratios"] if not one.get("again")]
+    found["noise_floor"] = 0.0
+    page = bench_page.page(found)
+    assert "The noise was not measured." in page
+    assert "oise floor" not in page
 
 
 @pytest.mark.parametrize(

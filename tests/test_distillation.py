@@ -95,16 +95,18 @@ def test_compiled_gradients_are_those_written(framework, name, make_checkpoint):
     for tensor, gradient in expected.items():
         # Sums of at most some thousand terms, through some hundred operations.
         np.testing.assert_allclose(found[tensor], gradient, rtol=0, atol=4096 * 2.0**-53, err_msg=tensor)
-    # And the step that follows: as long as the rate, wherever the gradient is more than its own rounding.
+    # And the step that follows. Adam's is rate * g / (|g| + 1e-8): where the gradient is above 1e-6, it is 0.99 rates
+    # long at least, and what is compiled is off by less than the rate times 4096 * 2^-53 / 1e-6.
     for model in (written, compiled):
         model.begin_training(Plan(rate=0.01))
         model.training_step(batch)
     before, ours, theirs = checkpoint.tensors, compiled.weights(), written.weights()
     for tensor, gradient in expected.items():
         felt = np.abs(gradient) > 1e-6
-        assert felt.any() == bool(np.abs(gradient).max() > 1e-6)
-        np.testing.assert_allclose(ours[tensor][felt], theirs[tensor][felt], rtol=0, atol=1e-6)
-        assert not felt.any() or np.abs(ours[tensor] - before[tensor])[felt].min() > 0.009
+        unread = config.kind == "encoder" and tensor.startswith("heads.")
+        assert felt.any() or unread or tensor.endswith("attention.key.bias"), tensor
+        np.testing.assert_allclose(ours[tensor][felt], theirs[tensor][felt], rtol=0, atol=0.01 * 1e-6)
+        assert (np.abs(ours[tensor] - before[tensor])[felt] > 0.0098).all(), tensor
 
 
 def test_float32_gradients_are_within_their_budget(framework, checkpoint):
@@ -136,11 +138,16 @@ def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(f
     for name in ("heads.pooler.weight", "heads.pooler.bias"):
         np.testing.assert_array_equal(weights[name], checkpoint.tensors[name])
         assert not moments.first[name].any()
-    # What Adam remembers is enough to go on in any framework.
-    again = impls.build(framework, triglot.Checkpoint(checkpoint.config, weights))
-    again.begin_training(Plan(rate=0.01), moments)
-    ours, theirs = (each.training_step(batch).loss for each in (model, again))
-    assert ours == theirs
+    # What Adam remembers is enough to go on in any framework: the loss after the next step depends on it.
+    losses = {"as it was": [model.training_step(batch).loss for _ in range(2)][1]}
+    for other, kept in ((framework, moments), ("torch", moments), ("jax", moments), ("paddle", None)):
+        again = impls.build(other, triglot.Checkpoint(checkpoint.config, weights))
+        again.begin_training(Plan(rate=0.01), kept)
+        losses[f"{other} {kept is not None}"] = [again.training_step(batch).loss for _ in range(2)][1]
+    forgotten = losses.pop("paddle False")
+    first = losses["as it was"]
+    # Two steps in float32: their rounding, and no more.
+    assert max(abs(loss - first) for loss in losses.values()) < 1e-4 * first < 0.01 * abs(forgotten - first)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +155,8 @@ def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(f
     [
         (np.zeros((4, 7)), r"teacher is float64 \(4, 7\); expected float32 or float64 \(4, 7, 24\)"),
         (np.zeros((4, 7, 24), np.int32), r"teacher is int32 \(4, 7, 24\); expected float32 or float64"),
-        (np.full((4, 7, 24), np.nan), "teacher holds NaN or infinity at a real token; expected finite numbers"),
+        (np.full((4, 7, 24), np.nan), "teacher holds numbers at a real token that are not finite in float32"),
+        (np.full((4, 7, 24), 1e39), "teacher holds numbers at a real token that are not finite in float32"),
         ([[1], [1, 2]], "teacher has rows of different lengths"),
     ],
 )
@@ -157,6 +165,15 @@ def test_a_teacher_that_does_not_fit_is_refused(teacher, message):
     batch = batches.random_batch(config, [7, 3, 1, 5], np.random.default_rng(0))
     with pytest.raises(InputError, match=message):
         inputs.taught(config, batch, teacher)
+
+
+def test_a_teacher_is_for_batches_of_encoders():
+    config = recipe("translation-tiny")
+    batch = batches.random_batch(config, [3], np.random.default_rng(0))
+    with pytest.raises(InputError, match="this model is no encoder, but of kind encoder_decoder; a teacher is for enc"):
+        inputs.taught(config, batch, np.zeros((1, 3, 32)))
+    with pytest.raises(InputError, match=r"the batch is a list; expected a Batch, as triglot\.batch makes one"):
+        inputs.taught(recipe("bert-base-tiny"), [[1]], np.zeros((1, 1, 24)))  # pyright: ignore[reportArgumentType]
 
 
 def test_what_a_teacher_says_at_padding_does_not_count(framework, make_checkpoint):

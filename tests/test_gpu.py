@@ -51,9 +51,6 @@ def test_a_gpu_is_timed(on_cuda, workload, workplace):
     }
     for case in timed:
         assert case["peak_device_mb"] > 0
-        if on_cuda == "torch":
-            # The work of the device is a part of the call.
-            assert 0 < case["device_ms"] <= case["latency_ms"]["p50"] * 1.05
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

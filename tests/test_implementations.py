@@ -247,11 +247,10 @@ def test_float64_is_not_left_behind(framework, make_checkpoint):
 def test_the_first_call_in_a_process_has_all_its_digits():
     """Of PyTorch on two threads: without the line in ``impls/pytorch``, 3 of 100 processes had a wrong first tanh."""
     code = """
-import os, sys
+import os
 import numpy as np
 import torch
-if sys.argv[1:]:
-    import triglot.impls.pytorch
+import triglot.impls.pytorch
 x = np.random.default_rng(0).standard_normal((8, 384))
 wrong = 0
 for _ in range(200):
@@ -262,5 +261,5 @@ for _ in range(200):
     wrong += os.waitpid(child, 0)[1] != 0
 print(wrong)
 """
-    result = subprocess.run([sys.executable, "-c", code, "woken"], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "0\n"

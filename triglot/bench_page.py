@@ -7,13 +7,13 @@ import importlib.resources
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from triglot.bench import comparison, report
 from triglot.shared import files
-from triglot.shared.errors import OutputError
+from triglot.shared.errors import OutputError, TriglotError
 
 Cases = list[dict[str, Any]]
 
@@ -76,7 +76,7 @@ def _summary(found: Mapping[str, Any], by_cell: Mapping[str, Cases]) -> str:
     told += f"; {counts['failed']} failed" if counts["failed"] else ""
     told += f", {wrong} of them because they compute something else" if wrong else ""
     told += f"; {counts['skipped']} could not take part" if counts["skipped"] else ""
-    return f"{told}. Noise floor: {found['noise_floor']:.1%}."
+    return f"{told}. Noise floor: {found['noise_floor']:.1%}." if found["noise_floor"] else f"{told}."
 
 
 def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -114,8 +114,9 @@ def _serieses(timed: Cases) -> list[dict[str, Any]]:
                     continue
                 case = part[0]
                 shape = "" if case["order"] != "padded" else f", {case['fill']:.0%} of the tokens real"
-                rest = f"{case['dtype']}, {case['device']}, {case['threads']} threads"
-                title = f"{case['model']}, {case['workload']}, over {over}: {other} {fixed}{shape}, {rest}"
+                title = (
+                    f"{case['model']}, {case['workload']}, over {over}: {other} {fixed}{shape}, {report.where(case)}"
+                )
                 plots = [_plot("Latency", "Lower is better. Dashed: stock encoders; pale: the other frameworks.",
                                bench_plots.curves(part, over, "latency"))]  # fmt: skip
                 if all(case["tokens_per_second"] for case in part):
@@ -134,11 +135,12 @@ def _cell(found: Mapping[str, Any], cell: str, members: Cases) -> dict[str, Any]
         plots.append(_plot("Latency", "Lower is better.", bench_plots.latencies(timed)))
     if any(case["ratio"] for case in timed):
         base = report.ratio_base(found, cell)
-        what = f"Against {base}, in turns with it: left of 1 is faster. Grey: the noise floor of this run, {{:.1%}}."
         floor = report.floor_of_cell(found, cell)
-        plots.append(_plot("Ratios", what.format(floor), bench_plots.ratios(timed, floor)))
+        noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
+        what = f"Against {base}, in turns with it: left of 1 is faster. {noise}"
+        plots.append(_plot("Ratios", what, bench_plots.ratios(timed, floor or 0.0)))
     roof = next((one for one in found["roofline"] if timed and one["dtype"] == timed[0]["dtype"]), None)
-    if roof and roof["gflops"] and any(case["useful_gflops"] for case in timed):
+    if roof and roof["gflops"] and any(case["useful_gflops"] and case.get("flops_per_byte") for case in timed):
         what = (
             "How far each is from what the hardware was seen to do in the same run. The traffic is the least there can "
             "be: each weight once, and the vectors into and out of each layer."
@@ -161,10 +163,16 @@ def _apart(plots: Iterable[dict[str, str]]) -> None:
         plot["svg"] = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot["svg"])
 
 
-def main(arguments: Sequence[str] = ()) -> None:
+def main() -> None:
     """Write the page of a file."""
-    result, target = map(Path, arguments or sys.argv[1:])
-    write_page(comparison.read(result), target)
+    if len(sys.argv) != 3:
+        sys.exit("triglot: give a file that bench --json wrote, and a page to write")
+    result, target = map(Path, sys.argv[1:])
+    try:
+        write_page(comparison.read(result), target)
+    except TriglotError as error:
+        sys.stderr.write(f"triglot: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

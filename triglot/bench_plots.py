@@ -83,16 +83,15 @@ def cold_starts(cases: Cases) -> str:
             start += case[name]
         _beside(axes, start, place, f"{start:.1f}")
     axes.set_xlim(0, 1.15 * max(sum(case[name] for name, *_ in PARTS) for case in cases))
-    for name, label, shade in PARTS:
+    for _, label, shade in PARTS:
         axes.barh(0, 0, color=shade, label=label)
-        del name
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, fontsize=9)
     return _svg(figure, "Cold start of each arm, in parts")
 
 
 def roofline(cases: Cases, roof: Mapping[str, Any]) -> str:
     """Useful work over the least traffic that it takes, below what the hardware was seen to do."""
-    shown = [case for case in cases if case["useful_gflops"] and case["flops_per_byte"]]
+    shown = [case for case in cases if case["useful_gflops"] and case.get("flops_per_byte")]
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")

@@ -18,6 +18,7 @@ from ...shared.inputs import Batch
 from ...shared.training import BETAS, EPSILON
 from ..cases import Case
 from ..steps import PLAN, after_a_step, derived
+from .names import table
 
 _LINEAR = (
     *((f"attention.{name}", f"attention.{name}") for name in ("query", "key", "value")),
@@ -138,21 +139,7 @@ prepare = Prepared
 
 def _names(config: ModelConfig) -> dict[str, str]:
     """Canonical names to the paths of Flax; its kernels are (in, out), as ours, with an axis of their own for heads."""
-    found = {
-        f"embeddings.{name}.weight": f"{name}.embedding"
-        for name in ("token", "position", *(["segment"] if config.segments else []))
-    }
-    norms = [("embeddings.process.norm", "norm")]
-    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
-    for layer in range(config.layers):
-        ours, theirs = f"encoder.layers.{layer}", f"layers.{layer}"
-        norms += [(f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in _NORMS]
-        linear += [(f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in _LINEAR]
-    for ours, theirs in norms:
-        found |= {f"{ours}.scale": f"{theirs}.scale", f"{ours}.bias": f"{theirs}.bias"}
-    for ours, theirs in linear:
-        found |= {f"{ours}.weight": f"{theirs}.kernel", f"{ours}.bias": f"{theirs}.bias"}
-    return found
+    return table(config, _LINEAR, _NORMS, layer="layers", leaves=("embedding", "kernel", "scale"))
 
 
 def _by_path(state: Any) -> dict[str, Any]:

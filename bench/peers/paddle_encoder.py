@@ -14,6 +14,7 @@ from ...shared.inputs import Batch
 from ...shared.training import BETAS, EPSILON
 from ..cases import Case
 from ..steps import PLAN, after_a_step, derived
+from .names import table
 
 _LINEAR = (
     ("attention.query", "self_attn.q_proj"),
@@ -147,18 +148,4 @@ prepare = Prepared
 
 def _names(config: ModelConfig) -> dict[str, str]:
     """Canonical names to Paddle's; its linear weights are (in, out), as ours."""
-    found = {
-        f"embeddings.{name}.weight": f"{name}.weight"
-        for name in ("token", "position", *(["segment"] if config.segments else []))
-    }
-    norms = [("embeddings.process.norm", "norm")]
-    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
-    for layer in range(config.layers):
-        at = f"encoder.layers.{layer}"
-        norms += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _NORMS]
-        linear += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _LINEAR]
-    for ours, theirs in norms:
-        found |= {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
-    for ours, theirs in linear:
-        found |= {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
-    return found
+    return table(config, _LINEAR, _NORMS, layer="encoder.layers")

@@ -12,6 +12,7 @@ from ...shared.checkpoint import Checkpoint
 from ...shared.config import ModelConfig
 from ...shared.inputs import Batch
 from ..cases import Case
+from .names import table
 from .torch_calls import Calls
 
 _LINEAR = (
@@ -73,21 +74,7 @@ def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Cal
 
 def _names(config: ModelConfig) -> dict[str, str]:
     """What has a name of its own in both: canonical names to PyTorch's."""
-    found = {
-        f"embeddings.{name}.weight": f"{name}.weight"
-        for name in ("token", "position", *(["segment"] if config.segments else []))
-    }
-    norms = [("embeddings.process.norm", "norm")]
-    linear = [("heads.pooler", "pooler")] if "pooler" in config.heads_on_top else []
-    for layer in range(config.layers):
-        at = f"encoder.layers.{layer}"
-        norms += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _NORMS]
-        linear += [(f"{at}.{ours}", f"{at}.{theirs}") for ours, theirs in _LINEAR]
-    for ours, theirs in norms:
-        found |= {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
-    for ours, theirs in linear:
-        found |= {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
-    return found
+    return table(config, _LINEAR, _NORMS, layer="encoder.layers")
 
 
 def _state(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -20,7 +20,36 @@ NOISE_FACTOR = 8.0
 NOISE_RUNS = 4
 ROUNDING_UNITS = 4.0
 
+# Gradients are confirmed before they are judged (``gradients.py``). A float64 derivative of a framework and that of the
+# reference are sums of rounded products, and each term errs by some units of what flowed into it: over the models of
+# the tests they were seen to differ by 30 units of the sum of the terms. A millionth of the largest gradient of a
+# tensor is a million of them.
+DERIVATIVE_UNITS = 1024.0
+
+# How many budgets of what is explained float32 gradients may be off by, to be a measure of noise: 64 times the noise of
+# values. They were seen at 9 times that, where a sum over a softmax is zero in theory alone; a gradient that is 0.1 %
+# too large is at thousands.
+EXPLAINED = 8.0
+
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
+
+
+def noise_of_mean(mean: float, terms: int) -> float:
+    """What adding up the terms of a mean, one after the other, is off by in float32.
+
+    The n-th partial sum of like terms, n/N of the whole, is rounded by u/sqrt(3) of itself in the quadratic mean; the N
+    independent errors add up to sqrt(N)/3 u of the whole. The values of the terms are no part of that.
+    """
+    return mean * UNIT_ROUNDOFF["float32"] * terms**0.5 / 3
+
+
+def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
+    """What may be added to the first step of Adam on a weight of that magnitude, whatever the gradient.
+
+    Adam divides by 1 - 0.999^t; Paddle and optax keep that in float32, so it errs by 2^-24 of 0.001 at the first step,
+    half of it under the root. The weight is rounded at its store, and before that the step may have been, to it.
+    """
+    return rate * 2.0**-25 / 0.001 + 2 * UNIT_ROUNDOFF[dtype] * weight
 
 
 def noise_in(dtype: str, measured: float) -> float:

@@ -16,7 +16,7 @@ from ..arrays import Array
 from ..checkpoint import Checkpoint
 from ..dropouts import draw_dropout_masks
 from ..inputs import Batch
-from .budgets import NOISE_RUNS, UNIT_ROUNDOFF, budget, noise_in
+from .budgets import DERIVATIVE_UNITS, EXPLAINED, NOISE_RUNS, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
 
 # Loss and gradients of a checkpoint, on a batch, where values are multiplied with masks, in a dtype.
 Derive = Callable[[Checkpoint, Batch, Mapping[str, Array], str], tuple[float, Mapping[str, Array]]]
@@ -25,12 +25,6 @@ DIRECTIONS = 8
 LOSS = "loss"
 GRADIENTS = "gradients."
 ULP = 2.0**-23  # of float32, at 1
-
-# Both ways to a derivative are sums of rounded products, and each term errs by some units of what flowed into it. They
-# were seen to differ by 30 units of the sum of the terms.
-_UNITS = 1024
-
-_EXPLAINED = 8.0  # times the budget of what is explained: 64 times the noise
 
 
 class NoiseError(Exception):
@@ -83,9 +77,10 @@ def truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: int = 0) -
         for name, distance in distances(Checkpoint(checkpoint.config, moved), {}, "float32").items():
             noise[name] = float(np.maximum(noise[name], distance))  # NaN if there is a NaN
     for name, distance in noise.items():
-        if not distance <= _EXPLAINED * explained.budget(name, "float32"):
+        if not distance <= EXPLAINED * explained.budget(name, "float32"):
             raise NoiseError(f"in float32, {name} is {distance:.3g} off, which rounding does not explain")
-    noise[LOSS] = max(noise[LOSS], _noise_of_mean(float(values[LOSS]), batch))
+    terms = batch.teacher[batch.valid].size if batch.teacher.size else int((batch.labels >= 0).sum())
+    noise[LOSS] = max(noise[LOSS], noise_of_mean(float(values[LOSS]), terms))
     return Truth(values, noise)
 
 
@@ -107,7 +102,7 @@ def disagreement(
     lengths = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
     # One that is zero in theory must not become as long as the others.
     shortest = max(lengths.values()) / 1000 or 1.0
-    worst = abs(loss - exact) / (_UNITS * UNIT_ROUNDOFF["float64"] * abs(exact))
+    worst = abs(loss - exact) / (DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"] * abs(exact))
     for _ in range(DIRECTIONS):
         direction = {
             name: generator.choice([-1.0, 1.0], gradient.shape) / max(lengths[name], shortest)
@@ -116,19 +111,9 @@ def disagreement(
         expected = derivative(direction)
         found = sum(float((gradient * direction[name]).sum()) for name, gradient in gradients.items())
         scale = sum(float(np.abs(gradient * direction[name]).sum()) for name, gradient in gradients.items())
-        error = abs(found - expected) / (_UNITS * UNIT_ROUNDOFF["float64"] * (scale + abs(exact) / 1000))
+        error = abs(found - expected) / (DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"] * (scale + abs(exact) / 1000))
         worst = float(np.maximum(worst, error))  # NaN if there is a NaN
     return worst
-
-
-def _noise_of_mean(mean: float, batch: Batch) -> float:
-    """What adding up the terms of a loss, one after the other, is off by in float32.
-
-    The n-th partial sum of like terms, n/N of the whole, is rounded by u/sqrt(3) of itself in the quadratic mean; the N
-    independent errors add up to sqrt(N)/3 u of the whole. The values of the terms are no part of that.
-    """
-    terms = batch.teacher[batch.valid].size if batch.teacher.size else int((batch.labels >= 0).sum())
-    return mean * UNIT_ROUNDOFF["float32"] * terms**0.5 / 3
 
 
 def named(loss: float, gradients: Mapping[str, Array]) -> dict[str, Array]:
