@@ -154,7 +154,8 @@ class Model:
 
     def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
         """See ``shared.protocol.Model.prepare``."""
-        given = self._tensors(batch.arrays())
+        with self._arithmetic():
+            given = self._tensors(batch.arrays())
         compute = partial(self._run, given)
         if workload == "generation":
             source, length = (given["source"], given["valid"]), self.config.target_max_length
