@@ -312,6 +312,12 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
     assert err.count("\n") == 1
 
 
+def test_a_limit_of_memory_that_has_no_effect_is_refused(workplace, command, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    code, _, err = command("bench", "bert-base-tiny", "--memory-limit", "1000")
+    assert (code, err) == (2, "triglot: --memory-limit has no effect here, on Linux alone; leave it out\n")
+
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -1,5 +1,6 @@
 """``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -120,6 +121,8 @@ def bench(
         bench_page.check_page(html)
     if resume and json_file is None:
         raise BenchError("--resume completes the file of --json; name it")
+    if memory_limit is not None and sys.platform != "linux":
+        raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")
     if threads is not None and threads > environment.cores():
         raise BenchError(f"--threads {threads} is over the {environment.cores()} processors there are; ask for no more")
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
