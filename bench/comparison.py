@@ -11,7 +11,7 @@ from . import report, statistics
 from .arms import ARMS
 from .statistics import Ratio
 
-Verdict = Literal["slower", "faster", "same"]
+Verdict = Literal["slower", "faster", "same", "gone"]
 
 # Two runs differ by more than the arms of one: the machine was another one meanwhile. The same report made twice on an
 # idle machine was seen to differ by 3 % in its worst case.
@@ -20,11 +20,16 @@ LEAST = 0.05
 
 @dataclass(frozen=True)
 class Change:
-    """How many times as long a case takes now. "same": what differs lies below the noise floor of the two runs."""
+    """How many times as long a case takes now.
+
+    "same": what differs lies below the noise floor of the two runs. "gone": it was timed, and now it could not be, so
+    that there is no ratio; ``why`` says what it says.
+    """
 
     id: str
-    ratio: Ratio
+    ratio: Ratio | None
     verdict: Verdict
+    why: str = ""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -52,16 +57,25 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """The cases that were timed in both, the worst first.
+    """The cases of the new report that were timed in the old one, the worst first.
 
     One has changed if the whole interval of its ratio lies beyond the noise floor: the larger one of the two runs, and
     ``LEAST`` at least.
+
+    Raises:
+        BenchError: the old report is of another configuration, or of none of the cases.
     """
+    if old.get("config") and new.get("config") and old["config"] != new["config"]:
+        raise BenchError("the earlier result is of a model with another configuration; compare with one of this model")
     floor = max(old["noise_floor"], new["noise_floor"], LEAST)
     before, after = (report.known(one).results for one in (old, new))
     found: list[Change] = []
-    for name in before.keys() & after.keys():
-        if "*" in name or not (before[name].rounds and after[name].rounds):
+    for case in new["cases"]:
+        name = case["id"]
+        if "*" in name or name not in before or not before[name].rounds:
+            continue
+        if case["status"] != "ok":
+            found.append(Change(name, None, "gone", f"{case['status']}: {case['failure']}"))
             continue
         ratio = statistics.unpaired(after[name].rounds, before[name].rounds)
         verdict: Verdict = "same"
@@ -70,7 +84,9 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         if ratio.high < 1 / (1 + floor):
             verdict = "faster"
         found.append(Change(name, ratio, verdict))
-    return sorted(found, key=lambda change: -change.ratio.median)
+    if not found:
+        raise BenchError("none of these cases was timed in the earlier result; compare with one of the same cases")
+    return sorted(found, key=lambda change: -change.ratio.median if change.ratio else float("-inf"))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -86,4 +102,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
     names = sorted(facts[0].keys() | facts[1].keys())
     found = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
-    return [f"{name} was {before}, is {after}" for name, before, after in found if before != after]
+    return [f"{name} was {_told(before)}, is {_told(after)}" for name, before, after in found if before != after]
+
+
+def _told(value: object) -> str:
+    return "nothing" if value is None else str(value)

@@ -10,6 +10,7 @@ from .arms import ARMS
 from .cases import Case
 from .statistics import Ratio
 from .sweep import Comparison, Known, Result
+from .workloads import RAGGED_BATCHES
 
 SCHEMA = "triglot.bench/1"
 
@@ -27,13 +28,15 @@ def to_dict(
     comparisons: Sequence[Comparison],
     rooflines: Mapping[str, Any],
     environment: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report. ``rooflines``: what the hardware reached, by dtype."""
+    """The report. ``rooflines``: what the hardware reached, by dtype. ``config``: the model's configuration."""
     again, ratios = split(comparisons)
     return {
         "schema": SCHEMA,
         "model": model,
         "weights_digest": weights_digest,
+        "config": dict(config or {}),
         "environment": dict(environment),
         "roofline": list(rooflines.values()),
         "noise_floor": statistics.floor_of(again),
@@ -67,9 +70,14 @@ def known(report: Mapping[str, Any]) -> Known:
 
 
 def exit_code(report: Mapping[str, Any]) -> int:
-    """1 if an arm computes something else than the reference; an arm that could not run does not count."""
+    """1 if an arm computes something else than the reference, 2 if nothing was timed.
+
+    An arm that could not run does not count.
+    """
     verdicts = [case["parity"]["verdict"] for case in report["cases"] if case["parity"]]
-    return int("diverged" in verdicts)
+    if "diverged" in verdicts:
+        return 1
+    return 0 if any(case["status"] == "ok" for case in report["cases"]) else 2
 
 
 def _case(result: Result, rooflines: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +123,10 @@ def cell_of(case: Mapping[str, Any]) -> str:
 
 def title(case: Mapping[str, Any]) -> str:
     """The cell of a case in words."""
-    shape = f"batch {case['batch']}, length {case['length']}"
-    shape += f", {case['fill']:.0%} of the tokens real" if case["order"] == "padded" else f", in {case['order']} order"
+    shape = f"batch {case['batch']}, length {case['length']}, {case['fill']:.0%} of the tokens real"
+    if case["order"] != "padded":
+        order = "as they come" if case["order"] == "arrival" else "sorted by length"
+        shape = f"{RAGGED_BATCHES} batches of {case['batch']} sentences, {order}, up to {case['length']} tokens"
     return f"{case['model']}, {case['workload']}, {shape}, {where(case)}"
 
 
@@ -215,5 +225,6 @@ def ratio_base(report: Mapping[str, Any], cell: str) -> str | None:
 
 
 def _place(case: Mapping[str, Any]) -> tuple[bool, float, int]:
+    # By the ratio, which is of the same moments; what has none is the reference, or what it is alone with.
     ok = case["status"] == "ok"
-    return not ok, case["latency_ms"]["p50"] if ok else 0.0, list(ARMS).index(case["arm"])
+    return not ok, case["ratio"]["median"] if ok and case["ratio"] else 1.0, list(ARMS).index(case["arm"])

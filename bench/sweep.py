@@ -6,7 +6,7 @@ has a second worker, whose ratio to the first shows the noise of the machine.
 """
 
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from ..shared import checkpoint as checkpoints
 from ..shared import npz
 from ..shared.checkpoint import Checkpoint
 from ..shared.dtypes import FLOATS
-from ..shared.errors import FrameworkError, InputError
+from ..shared.errors import BenchError, FrameworkError, InputError
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
@@ -137,6 +137,23 @@ class Sweep:
         self.environments: dict[str, Any] = {}
         self.others: dict[str, float | None] = {}
 
+    def keep(self, asked: Container[str]) -> None:
+        """Take over what an earlier sweep has of cases that are not asked for.
+
+        Raises:
+            BenchError: it was measured with other code, weights or packages, and would be lost.
+        """
+        for name, known in self._known.results.items():
+            if name not in asked and not self._take_over(known.case):
+                raise BenchError(
+                    f"the file to complete has {name}, which is not asked for, and was measured with other code, "
+                    "weights or packages; write another file"
+                )
+
+    def has(self, cell: Cell) -> bool:
+        """Whether an earlier sweep has all of a cell."""
+        return all(self._is_known(Case(arm, cell)) for arm in self._arms)
+
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
@@ -168,13 +185,16 @@ class Sweep:
 
     def _take_over(self, case: Case) -> bool:
         """Whether an earlier sweep has the result of the very same case; then it is ours."""
-        known = self._known.results.get(case.id)
-        if known is None or known.digest != digest(case, self._facts):
+        if not self._is_known(case):
             return False
-        self.results.append(known)
+        self.results.append(self._known.results[case.id])
         self.comparisons += [one for one in self._known.comparisons if one.a == case.id]
         self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
         return True
+
+    def _is_known(self, case: Case) -> bool:
+        known = self._known.results.get(case.id)
+        return known is not None and known.digest == digest(case, self._facts)
 
     def _earlier_reference(self, cell: Cell) -> Case | None:
         """What an earlier sweep compared the arms of the cell with."""

@@ -233,9 +233,20 @@ def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, comman
     assert [one for one in second["ratios"] if one.get("again")] == first["ratios"]
     assert second["noise_floor"] == first["noise_floor"] > 0
     assert {one["a"].split("/")[0]: one["b"] for one in second["ratios"]}["triglot-jax-jit"] == case["id"]
-    # Another setting is another case.
-    code, _, _ = command(*asked, "--seed", "1", "--resume", "--quiet")
-    assert json.loads(Path("bench.json").read_text())["cases"][0]["samples_ms"] != case["samples_ms"]
+    # What is not asked for now is kept, and what was measured in another way is not lost.
+    code, _, err = command(*asked[:2], "--arm", "nnx", *asked[4:], "--resume", "--quiet")
+    assert (code, err) == (0, "")
+    third = json.loads(Path("bench.json").read_text())
+    assert {one["arm"] for one in third["cases"]} == {"triglot-torch-eager", "triglot-jax-jit", "nnx"}
+    assert {one["id"]: one for one in third["cases"]}[case["id"]]["samples_ms"] == case["samples_ms"]
+    code, out, err = command(*asked, "--seed", "1", "--resume", "--quiet")
+    assert (code, out) == (2, "")
+    assert err == "triglot: the file to complete was measured with seed 0, not 1; write another file\n"
+    monkeypatch.setattr(benchmark, "code", lambda: "other")
+    code, _, err = command(*asked, "--resume", "--quiet")
+    assert code == 2
+    assert "is not asked for, and was measured with other code, weights or packages; write another file" in err
+    assert json.loads(Path("bench.json").read_text()) == third
 
 
 def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
@@ -272,6 +283,7 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
     around = {"others": sweep.others, **environment()}
     now = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, around)
     now["noise_floor"] = 0.2
+    now["config"] = {"layers": 2}
     monkeypatch.setattr(benchmark, "bench", lambda *_, **__: now)
     for factor, expected, verdict in ((0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")):
         then = json.loads(json.dumps(now))
@@ -283,7 +295,46 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         assert (code, out.count(f"  {verdict}")) == (expected, 2), out
         assert "also, weights was another, is d" in out
         found = comparison.changes(then, now)
-        assert [change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
+        assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
+    # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
+    gone = next(case for case in now["cases"] if case["arm"] == "triglot-paddle-eager")
+    gone.update(status="skipped", failure="paddle not installed")
+    code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
+    assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
+    for changed, message in (
+        ({"config": {"layers": 1}}, "the earlier result is of a model with another configuration; compare with one of"),
+        ({"cases": []}, "none of these cases was timed in the earlier result; compare with one of the same cases"),
+    ):
+        Path("then.json").write_text(json.dumps({**then, **changed}))
+        code, _, err = command("bench", "bert-base-tiny", "--compare", "then.json")
+        assert code == 2
+        assert err.startswith(f"triglot: {message}")
+
+
+def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command):
+    code, out, err = command("bench", "bert-base-tiny", "--arm", "nnx", "--workload", "generation")
+    assert (code, "skipped" in out) == (2, True)
+    assert err == "triglot: nothing was timed; see why in the table, or in the file of --json\n"
+
+
+@pytest.mark.parametrize("printed", ["", "hello", "[]", '{"gflops": 1}'])
+def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
+    """Whatever it prints; the others' count."""
+    good = '{"gflops": 5.0, "copy_gb_per_s": 2.0}'
+
+    def run(command, **_):
+        return SimpleNamespace(stdout=good if command[-3] == "torch" else printed, stderr="", returncode=0)
+
+    monkeypatch.setattr(roofline.subprocess, "run", run)
+    found = roofline.measure(["torch", "paddle"], "float32", "cpu", 1)
+    assert (found["gflops"], found["copy_gb_per_s"]) == (5.0, 2.0)
+    assert found["frameworks"]["paddle"] == {"failure": "exit code 0"}
+    later = {**found, "gflops": 7.0, "copy_gb_per_s": None}
+    assert roofline.better(None, found) == found
+    assert {name: roofline.better(found, later)[name] for name in ("gflops", "copy_gb_per_s")} == {
+        "gflops": 7.0,
+        "copy_gb_per_s": 2.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -293,6 +344,7 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         (("--length", "1000"), "length 1000 is over the maximum 37 of the model; cut it"),
         (("--fill", "0.01"), "fill 0.01 leaves too few of 8 x 37 tokens"),
         (("--threads", "10000"), "--threads 10000 is over the"),
+        (("--seconds", "inf"), "Invalid value for '--seconds'"),
         (("--resume",), "--resume completes the file of --json; name it"),
         (("--compare", "nothing.json"), "cannot read nothing.json: No such file or directory; give a file that"),
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),

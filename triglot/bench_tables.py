@@ -56,16 +56,14 @@ def print_changes(changes: Sequence[Change], differences: Sequence[str]) -> None
     """A line for each case that was timed before, and what else has changed."""
     screen = console()
     screen.print()
-    if not changes:
-        screen.print("no case was timed in both")
-        return
     shown = table()
     shown.add_column("case", no_wrap=True)
     shown.add_column("times as long as before", justify="right")
     shown.add_column("verdict")
-    styles = {"slower": "bold red", "faster": "green", "same": ""}
+    styles = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
     for change in changes:
-        spread = f"{change.ratio.median:.2f} ({change.ratio.low:.2f} to {change.ratio.high:.2f})"
+        ratio = change.ratio
+        spread = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else change.why
         shown.add_row(change.id, spread, Text(change.verdict, styles[change.verdict]))
     screen.print(shown)
     for line in differences:

@@ -10,10 +10,11 @@ from triglot import bench as bench_package
 from triglot import impls, shared
 from triglot.bench import machine, report, roofline
 from triglot.bench.arms import ARMS
-from triglot.bench.cases import Cell
+from triglot.bench.cases import Case, Cell
 from triglot.bench.sweep import Settings, Sweep, check_cells
 from triglot.models import Source
 from triglot.shared.environment import environment
+from triglot.shared.errors import BenchError
 
 WORKER = (sys.executable, "-P", "-m", "triglot.bench.worker")
 
@@ -34,16 +35,21 @@ def bench(
     there is more. ``earlier`` is a report that is to be completed: what is in it is not timed again, if code, weights,
     environment and settings are the same.
 
+    What is in ``earlier`` and not asked for now is kept.
+
     Raises:
         InputError: a cell does not fit the model.
+        BenchError: ``earlier`` was measured in another way, so it cannot be completed.
     """
     settings = settings or Settings()
     check_cells(cells, source.checkpoint, source.tokenizer, settings.seed)
-    rooflines: dict[str, Any] = {}
+    rooflines: dict[str, Any] = {one["dtype"]: one for one in earlier["roofline"]} if earlier else {}
+    names = list(ARMS) if arms is None else list(arms)
+    asked = {Case(arm, cell, copy).id for cell in cells for arm in names for copy in (0, 1)}
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
     sweep = Sweep(
         source.checkpoint,
-        list(ARMS) if arms is None else list(arms),
+        names,
         settings,
         tokenizer=source.tokenizer,
         command=WORKER,
@@ -58,20 +64,41 @@ def bench(
         },
     )
 
+    if earlier is not None:
+        _check_same(earlier, settings)
+        sweep.keep(asked)
+
     def done() -> int:
-        return sum(not result.case.copy for result in sweep.results)
+        return sum(not result.case.copy and result.case.id in asked for result in sweep.results)
 
     def found() -> dict[str, Any]:
         around = {**surroundings, "workers": sweep.environments, "others": sweep.others}
         digest = source.checkpoint.digest
-        return report.to_dict(source.name, digest, sweep.results, sweep.comparisons, rooflines, around)
+        config = source.checkpoint.config.to_dict()
+        return report.to_dict(source.name, digest, sweep.results, sweep.comparisons, rooflines, around, config)
 
+    # Before the first and after the last: a moment in which the machine is slow is not what it can do.
+    new = [cell for cell in cells if not sweep.has(cell)]
+    moments = {(cell.dtype, cell.device, cell.threads) for cell in new}
+
+    def measure() -> None:
+        for dtype, device, threads in sorted(moments):
+            on_step(done(), f"measuring what the hardware can do in {dtype}")
+            measured = roofline.measure(impls.installed(), dtype, device, threads)
+            rooflines[dtype] = roofline.better(rooflines.get(dtype), measured)
+
+    measure()
     for cell in cells:
-        if cell.dtype not in rooflines:
-            on_step(done(), f"measuring what the hardware can do in {cell.dtype}")
-            rooflines[cell.dtype] = roofline.measure(impls.installed(), cell.dtype, cell.device, cell.threads)
         sweep.run(cell)
+    measure()
     return found()
+
+
+def _check_same(earlier: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse to complete what was measured in another way."""
+    before, now = earlier["environment"].get("settings", {}), vars(settings)
+    if wrong := [f"{name} {before.get(name)}, not {now[name]}" for name in now if before.get(name) != now[name]]:
+        raise BenchError(f"the file to complete was measured with {', '.join(wrong)}; write another file")
 
 
 def code() -> str:

@@ -54,7 +54,10 @@ def bench(
         list[Framework] | None, typer.Option(help="Only the arms of this one; repeatable. Default: every one.")
     ] = None,
     mode: Annotated[list[Mode] | None, typer.Option(help="Only the arms in this mode; repeatable.")] = None,
-    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable. Default: every one.")] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this arm, as nnx; repeatable. Default: every one (docs/benchmark.md)."),
+    ] = None,
     workload: Annotated[Workload, typer.Option(help="What is computed.")] = Workload.forward,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8.")] = None,
     length: Annotated[
@@ -62,7 +65,11 @@ def bench(
     ] = None,
     fill: Annotated[
         list[float] | None,
-        typer.Option(min=0, max=1, help="Share of the tokens that is real; repeatable. Default: 1."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of the tokens that is real; the first row is whole, whatever it is. Repeatable. Default: 1.",
+        ),
     ] = None,
     order: Annotated[
         list[Order] | None,
@@ -74,9 +81,11 @@ def bench(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of samples for each case.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 3,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 48,
-    time_limit: Annotated[float, typer.Option(min=1, help="Seconds that an arm may take for one answer.")] = 600,
+    time_limit: Annotated[
+        float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take for one answer.")
+    ] = 600,
     memory_limit: Annotated[
         int | None, typer.Option(min=1, metavar="MIB", help="Memory that an arm may take. Default: what there is.")
     ] = None,
@@ -173,5 +182,7 @@ def bench(
         changes = comparison.changes(old, found)
         if not quiet:
             show(bench_tables.print_changes, changes, comparison.differences(old, found))
-        code = max(code, int(any(change.verdict == "slower" for change in changes)))
+        code = max(code, int(any(change.verdict in ("slower", "gone") for change in changes)))
+    if code == 2:
+        sys.stderr.write("triglot: nothing was timed; see why in the table, or in the file of --json\n")
     raise typer.Exit(code)
