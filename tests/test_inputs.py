@@ -87,13 +87,14 @@ def test_arguments_are_not_changed():
         inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
         inputs.pair(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
         inputs.teacher_forcing(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
+        inputs.taught(ERNIE, inputs.batch(ERNIE, [[1, 2]]), np.ones((1, 2, ERNIE.hidden_size))),
         random_batch(recipe("multihead-tiny"), [3, 2], np.random.default_rng(0)),
     ],
-    ids=["encoder", "encoder-decoder", "training", "attention"],
+    ids=["encoder", "encoder-decoder", "training", "distillation", "attention"],
 )
 def test_arrays_are_the_inputs_by_name(batch):
     of_all = ["source", "valid", "segment_ids", "task_ids", "target", "target_valid"]
-    assert list(batch.arrays()) == [*of_all, "labels", "query", "value", "allowed", "bias"]
+    assert list(batch.arrays()) == [*of_all, "labels", "teacher", "query", "value", "allowed", "bias"]
     for name, array in batch.arrays().items():
         assert array is getattr(batch, name)
 

@@ -102,8 +102,12 @@ BUGS = {
             'self.post_attention(x, residual, probe=under(probe, "post_attention"))': "x + residual",
         },
     ),
-    "scaling left out": everywhere(
-        "encoder.layers.0.attention.scores", "attention.py", {"query * self.config.key_size**-0.5": "query"}
+    "scaling left out": Bug(
+        "encoder.layers.0.attention.scores",
+        "attention.py",
+        {"query * self.config.key_size**-0.5": "query"},
+        {"query * exact(self.config.key_size**-0.5, query.dtype)": "query"},
+        {"query * self.config.key_size**-0.5": "query"},
     ),
     "positions shifted by one": everywhere(
         "embeddings.sum", "embeddings.py", {"+ self.config.position_offset)": "+ self.config.position_offset + 1)"}
