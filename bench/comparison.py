@@ -74,7 +74,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         name = case["id"]
         if "*" in name or name not in before or not before[name].rounds:
             continue
-        if case["status"] != "ok":
+        if case["status"] != "ok" or not after[name].rounds:
             found.append(Change(name, None, "gone", f"{case['status']}: {case['failure']}"))
             continue
         ratio = statistics.unpaired(after[name].rounds, before[name].rounds)

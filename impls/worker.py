@@ -2,8 +2,7 @@
 
 The first line of its input says what to build: framework, device, dtype, mode; the answer is what the worker runs on.
 Every further line names a checkpoint, a file with a batch, where to put the results, and a file with what is put in
-the place of values; or one with dropout masks: then the results are the loss and its gradients in
-a dtype.
+the place of values; or one with dropout masks, and a dtype: then the results are the loss and its gradients.
 """
 
 import json

@@ -53,16 +53,16 @@ def page(found: Mapping[str, Any]) -> str:
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
     by_cell = report.by_cell(found)
     timed = [case for members in by_cell.values() for case in members if case["status"] == "ok"]
-    serieses = _serieses(timed)
+    grids = _over_grids(timed)
     cells = [_cell(found, cell, members) for cell, members in by_cell.items()]
-    _apart(plot for part in (*serieses, *cells) for plot in part["plots"])
+    _apart(plot for part in (*grids, *cells) for plot in part["plots"])
     return template.render(
         model=found["model"],
         summary=_summary(found, by_cell),
         facts=_facts(found),
         columns=report.COLUMNS,
         colours=bench_plots.COLOURS,
-        serieses=serieses,
+        grids=grids,
         cells=cells,
         packages=sorted(found["environment"].get("packages", {}).items()),
     )
@@ -97,7 +97,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in facts if value is not None]
 
 
-def _serieses(timed: Cases) -> list[dict[str, Any]]:
+def _over_grids(timed: Cases) -> list[dict[str, Any]]:
     """Curves over batch and over length, for every grid that has several."""
     from triglot import bench_plots  # noqa: PLC0415 (matplotlib takes as long as a framework)
 
