@@ -2,7 +2,7 @@
 # make test     set up .venv and run the tests
 # make lint     set up .venv, then ruff and pyright
 # make fuzz     set up .venv and read a million damaged checkpoints, and some with every bit of a header flipped
-# make audit    set up .venv, then planted bugs with 20 seeds each, correct code with 200 seeds in 3 dtypes, compiled modes
+# make audit    set up .venv, then planted bugs with 20 seeds each, correct code with 200 seeds in 4 dtypes, compiled modes
 # make articles  set up .venv and run the articles' own code at the sizes of the papers in every framework
 # make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
 # make convergence  set up .venv and train the toy translation to the end in each framework (an hour, one after the other)

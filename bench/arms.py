@@ -5,13 +5,14 @@ and a batch, and returns a ``Prepared``.
 """
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .. import impls
 from ..shared.arrays import Array
 from ..shared.config import ModelConfig
+from ..shared.dtypes import ARITHMETIC
 from ..shared.errors import FrameworkError
 from ..shared.training_members import DTYPES
 
@@ -19,13 +20,19 @@ TRAINS = ("forward+backward", "training")  # the workloads with gradients
 
 
 class Prepared(Protocol):
-    """What is timed: a call that computes and waits for the result, and that result as arrays by name.
+    """What is timed: a call that computes, the wait for its results, and the results as arrays by name.
 
     "output", and "pooler" where there is one; "ids" of a generation. Of what trains: "loss", "gradients.NAME" for each
     tensor and, of a training step, "weights.NAME", all of the very first call: the next finds other weights.
     """
 
-    call: Callable[[], Any]
+    def call(self) -> Any:
+        """Compute every batch; on a GPU, what this returns may not be there yet."""
+        ...
+
+    def wait(self, results: Any) -> None:
+        """Wait until it is."""
+        ...
 
     def outputs(self, results: Any) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""
@@ -36,15 +43,15 @@ class Prepared(Protocol):
 class Arm:
     """One way to compute the model.
 
-    ``packages`` have to be installed. ``peer``: not ours; it computes the output of a post-norm encoder alone.
+    ``packages`` have to be installed. ``dtypes``: what it computes in on each device that it runs on. ``peer``: not
+    ours; it computes the output of a post-norm encoder alone.
     """
 
     framework: str
     mode: str
     builder: str
     packages: tuple[str, ...]
-    dtypes: tuple[str, ...] = ("float32",)
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: Mapping[str, tuple[str, ...]]
     peer: bool = False
 
     def why_not(  # noqa: PLR0911 (a reason each)
@@ -59,10 +66,12 @@ class Arm:
             return "computes BERTs alone"
         if workload in TRAINS and (why := self._why_not_train(config, dtype)):
             return why
-        if dtype not in self.dtypes:
-            return f"has no {dtype} here"
-        if device not in self.devices:
+        if device not in self.dtypes:
             return f"does not run on {device} here"
+        if dtype not in self.dtypes[device]:
+            return f"has no {dtype} here"
+        if workload == "generation" and (self.framework, device, dtype) == ("paddle", "cpu", "bfloat16"):
+            return "has bfloat16 in its inference engine alone, which does not generate"
         return None
 
     def _why_not_train(self, config: ModelConfig, dtype: str) -> str | None:
@@ -89,15 +98,22 @@ def _is_bert(config: ModelConfig) -> bool:
 
 
 _PACKAGES = {"torch": ("torch",), "paddle": ("paddle",), "jax": ("jax", "flax", "optax")}
-_FLOATS = {
-    "torch": ("float32", "float64", "bfloat16"),
-    "paddle": ("float32", "float64"),
-    "jax": ("float32", "float64", "bfloat16"),
-}
+_STOCK: dict[str, tuple[str, ...]] = dict.fromkeys(impls.DEVICES, ("float32", "bfloat16", "float16"))
+
+
+def _floats(framework: str, mode: str) -> dict[str, tuple[str, ...]]:
+    """What Triglot's own implementation computes in, by device."""
+    if framework != "paddle":
+        return dict.fromkeys(impls.DEVICES, ARITHMETIC)
+    wide = ("float32", "float64")
+    return {"cpu": (*wide, "bfloat16") if mode == "compiled" else wide, "cuda": ARITHMETIC}
+
 
 ARMS: dict[str, Arm] = {
     **{
-        f"triglot-{framework}-{mode}": Arm(framework, mode, "ours:prepare", _PACKAGES[framework], _FLOATS[framework])
+        f"triglot-{framework}-{mode}": Arm(
+            framework, mode, "ours:prepare", _PACKAGES[framework], _floats(framework, mode)
+        )
         for framework in impls.FRAMEWORKS
         for mode in impls.MODES
         # jit and compiled are the same in JAX.
@@ -109,20 +125,27 @@ ARMS: dict[str, Arm] = {
             mode,
             f"peers.transformers_bert:{kind}",
             ("torch", "transformers"),
-            ("float32", "bfloat16"),
+            _STOCK,
             peer=True,
         )
         for kind, mode in (("eager", "eager"), ("sdpa", "eager"), ("compiled", "jit"))
     },
-    "torch-nn": Arm("torch", "eager", "peers.torch_encoder:prepare", ("torch",), ("float32", "bfloat16"), peer=True),
-    "paddle-nn": Arm("paddle", "eager", "peers.paddle_encoder:prepare", ("paddle",), peer=True),
-    "nnx": Arm("jax", "jit", "peers.nnx_encoder:prepare", ("jax", "flax", "optax"), ("float32", "bfloat16"), peer=True),
+    "torch-nn": Arm("torch", "eager", "peers.torch_encoder:prepare", ("torch",), _STOCK, peer=True),
+    "paddle-nn": Arm(
+        "paddle",
+        "eager",
+        "peers.paddle_encoder:prepare",
+        ("paddle",),
+        dict.fromkeys(impls.DEVICES, ("float32",)),
+        peer=True,
+    ),
+    "nnx": Arm("jax", "jit", "peers.nnx_encoder:prepare", _PACKAGES["jax"], _STOCK, peer=True),
     "onnxruntime": Arm(
         "onnxruntime",
         "compiled",
         "peers.onnx_session:prepare",
         ("torch", "onnx", "onnxscript", "onnxruntime"),
-        devices=("cpu",),
+        {"cpu": ("float32",)},
         peer=True,
     ),
 }

@@ -14,7 +14,7 @@ from ..impls.numpy_nn import permuted_contractions
 from ..impls.numpy_reference.model import Model
 from ..shared.arrays import Array
 from ..shared.checkpoint import Checkpoint
-from ..shared.dtypes import representable
+from ..shared.dtypes import HALVES, representable
 from ..shared.inputs import Batch
 from ..shared.parity.budgets import NOISE_RUNS, budget, noise_in
 from ..shared.probe import Probe
@@ -90,11 +90,14 @@ class _Unrecorded(Probe):
         return value
 
 
-class _Rounded(Probe):
-    """Rounds every value to bfloat16 on its way, and keeps none."""
+def _rounding_to(dtype: str) -> type[Probe]:
+    """A probe that rounds every value on its way, and keeps none."""
 
-    def observe(self, name: str, value: Array) -> Array:
-        return representable(value, "bfloat16")
+    class Rounding(Probe):
+        def observe(self, name: str, value: Array) -> Array:
+            return representable(value, dtype)
+
+    return Rounding
 
 
 def named(output: Any, heads: Any) -> dict[str, Any]:
@@ -103,5 +106,5 @@ def named(output: Any, heads: Any) -> dict[str, Any]:
 
 
 def _outputs(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
-    output, heads = model.run(batch, _Rounded() if dtype == "bfloat16" else _Unrecorded())
+    output, heads = model.run(batch, _rounding_to(dtype)() if dtype in HALVES else _Unrecorded())
     return named(output, heads)

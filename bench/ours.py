@@ -28,6 +28,10 @@ class Ours:
         """Compute every batch."""
         return [call() for call in self.calls]
 
+    def wait(self, results: list[Any]) -> None:
+        """Wait until they are there."""
+        self.model.wait(results)
+
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""
         if self.workload == "generation":

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,7 @@ class Slowed(ours.Ours):
         """Compute, then wait."""
         begin = time.perf_counter()
         result = super().call()
+        self.wait(result)
         end = time.perf_counter() + SLOWER * (time.perf_counter() - begin)
         while time.perf_counter() < end:
             pass
@@ -150,17 +152,32 @@ def _cost() -> dict[str, float]:
     for name, call in (("sleep of 5 ms", lambda: time.sleep(0.005)), ("matrix product", lambda: matrix @ matrix)):
         shares: list[float] = []
         for _ in range(9):
-            own: list[float] = []
-
-            def timed(call: Any = call, own: list[float] = own) -> None:
-                begin = time.perf_counter_ns()
-                call()
-                own.append((time.perf_counter_ns() - begin) / 1e6)
-
-            samples: list[float] = worker.sample(timed, 0.3, 10)["samples_ms"]
-            shares.append(sum(samples) / sum(own) - 1)
+            timed = _Timed(call)
+            samples: list[float] = worker.sample(timed, None, 0.3, 10)["samples_ms"]
+            shares.append(sum(samples) / sum(timed.own) - 1)
         found[name] = float(np.median(shares))
     return found
+
+
+class _Timed:
+    """A call that knows how long it took, in milliseconds."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.compute = compute
+        self.own: list[float] = []
+
+    def call(self) -> None:
+        """Compute, and note the time."""
+        begin = time.perf_counter_ns()
+        self.compute()
+        self.own.append((time.perf_counter_ns() - begin) / 1e6)
+
+    def wait(self, results: Any) -> None:
+        """Nothing: it is done."""
+
+    def outputs(self, results: Any) -> dict[str, Any]:
+        """Nothing."""
+        return {}
 
 
 def _against_the_clock(arm: str) -> dict[str, Any]:
@@ -188,11 +205,11 @@ def _clock(arm: str) -> float:
     model = impls.build(ARMS[arm].framework, checkpoint(), mode=ARMS[arm].mode)
     call = model.prepare("forward", batches_of(case.cell, _config(), None, 0)[0])
     for _ in range(10):
-        call()
+        model.wait(call())
     taken: list[float] = []
     for _ in range(30):
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        call()
+        model.wait(call())
         taken.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - begin) / 1e6)
     return float(np.median(taken))
 

@@ -15,8 +15,8 @@ from .workloads import RAGGED_BATCHES
 SCHEMA = "triglot.bench/1"
 
 FIELDS = (
-    *("import_s", "load_s", "compile_s", "latency_ms", "tokens_per_second", "sequences_per_second"),
-    *("useful_gflops", "flops_per_byte"),
+    *("import_s", "load_s", "compile_s", "latency_ms", "device_latency_ms"),
+    *("tokens_per_second", "sequences_per_second", "useful_gflops", "flops_per_byte"),
     *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
 )
 
@@ -143,11 +143,12 @@ def cells(case: Mapping[str, Any]) -> list[str]:
     ratio = case["ratio"]
     spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else "1"
     share = case["roofline_fraction"]
+    device = case.get("device_latency_ms")
     cold = sum(case[part] for part in ("import_s", "load_s", "compile_s"))
     return [
         case["arm"],
         case["parity"]["verdict"],
-        f"{case['latency_ms']['p50']:.2f}",
+        f"{case['latency_ms']['p50']:.2f}" + (f" (GPU {device['p50']:.2f})" if device else ""),
         f"{case['tokens_per_second']:,.0f}" if case["tokens_per_second"] else "",
         f"{case['useful_gflops']:.0f}" if case["useful_gflops"] else "",
         f"{share:.0%}" if share else "",
@@ -186,6 +187,8 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     parts += [
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
+    if any(case.get("device_latency_ms") for case in report["cases"] if cell_of(case) == cell):
+        parts.append("GPU: what the call took by the clock of the device, without the host that starts it.")
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")

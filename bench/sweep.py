@@ -72,13 +72,14 @@ class Settings:
 
 @dataclass
 class Result:
-    """What became of a case. ``rounds``: milliseconds of each call, round by round."""
+    """What became of a case. ``rounds``: milliseconds of each call, round by round; ``device``: by a GPU's clock."""
 
     case: Case
     status: str
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[list[float]] = field(default_factory=list[list[float]])
+    device: list[float] = field(default_factory=list[float])
     digest: str = ""
 
 
@@ -331,6 +332,8 @@ class _Workers:
             if result.status == "ok" and result.rounds:
                 samples = [sample for samples in result.rounds for sample in samples]
                 result.facts["latency_ms"] = statistics.summary(samples)
+                if result.device:
+                    result.facts["device_latency_ms"] = statistics.summary(result.device)
                 half = result.facts["latency_ms"]["p50"]
                 result.facts |= self._work.facts(half / 1000)
                 result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
@@ -444,6 +447,7 @@ class _Workers:
         answer = self._ask(case, {"seconds": seconds, "least": 1})
         if answer is not None:
             self._results[case].rounds.append(answer["samples_ms"])
+            self._results[case].device += answer["device_ms"]
             used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
             self._results[case].facts["processors_used"] = used
 

@@ -2,7 +2,8 @@
 
 The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
 cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at
-least so long and so often, and the answer holds the milliseconds of each. The process sleeps in between.
+least so long and so often, and the answer holds the milliseconds of each, on a GPU those by its own clock too. The
+process sleeps in between.
 """
 
 import importlib
@@ -11,14 +12,18 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..shared.environment import environment
 from ..shared.errors import BenchError
 from ..shared.parity.workers import WorkerError
+from .device_clock import DeviceClock, device_clock
+
+if TYPE_CHECKING:
+    from .arms import Prepared  # imported for real after the idle worker's memory is measured
 
 _MEBIBYTE = 2**20
 
@@ -28,14 +33,16 @@ def main() -> None:
     # Frameworks print what they like; the answers need a channel of their own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    call: Callable[[], Any] | None = None
+    prepared: Prepared | None = None
+    clock: DeviceClock | None = None
     for line in sys.stdin.buffer:
         request = json.loads(line)
         try:
-            if call is None:
-                call, answer = build(request)
+            if prepared is None:
+                prepared, answer = build(request)
+                clock = device_clock(request["case"]["framework"], request["case"]["device"], sys.modules)
             else:
-                answer = sample(call, request["seconds"], request["least"])
+                answer = sample(prepared, clock, request["seconds"], request["least"])
         except Exception as error:
             reason = WorkerError.of(error, fatal=True)
             answer = {"error": str(reason), "fatal": True}
@@ -43,8 +50,8 @@ def main() -> None:
         answers.flush()
 
 
-def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """The call that is to be timed, and what it took to make it."""
+def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
+    """What is to be timed, and what it took to make it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
     if request["memory_limit_mb"]:
@@ -69,6 +76,7 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     prepared = prepare(weights, case, batches)
     times.append(time.perf_counter())
     results = prepared.call()
+    prepared.wait(results)
     times.append(time.perf_counter())
     _check_threads(case.cell.threads, sys.modules)
     peak = (_most_resident() - idle) / _MEBIBYTE
@@ -77,9 +85,10 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     if request["judged"]:  # less than what is timed
         judged = prepare(weights, case, [Batch(**npz.read(Path(request["judged"])))])
         results = judged.call()
+        judged.wait(results)
     npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
     imported, loaded, first = (after - before for before, after in pairwise(times))
-    return prepared.call, {
+    return prepared, {
         "environment": {**environment(), "executable": sys.executable},
         "import_s": imported,
         "load_s": loaded,
@@ -90,19 +99,31 @@ def build(request: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any]]:
     }
 
 
-def sample(call: Callable[[], Any], seconds: float, least: int) -> dict[str, Any]:
-    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used."""
+def sample(prepared: "Prepared", device: DeviceClock | None, seconds: float, least: int) -> dict[str, Any]:
+    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used.
+
+    ``device``: its clock, where there is one; then "device_ms" is what each call took by it.
+    """
     samples: list[float] = []
+    device_samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
     busy, begin = processor(), clock()
     end = begin + seconds
     last = begin
     while last < end or len(samples) < least:
-        call()
+        if device is not None:
+            device.start()
+        results = prepared.call()
+        if device is not None:
+            device.stop()
+        prepared.wait(results)
         now = clock()
         samples.append(1000 * (now - last))
         last = now
-    return {"samples_ms": samples, "processors_used": (processor() - busy) / (last - begin)}
+        if device is not None:
+            device_samples.append(device.milliseconds())
+    used = (processor() - busy) / (last - begin)
+    return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 
 def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..shared.checkpoint import Checkpoint
-from ..shared.dtypes import representable
+from ..shared.dtypes import HALVES, representable
 from ..shared.inputs import Batch
 from ..shared.probe import Probe
 from .numpy_nn import permuted_contractions
@@ -30,15 +30,18 @@ class Reference:
     ) -> dict[str, np.ndarray]:
         """Every named value in float32, with every sum in an order that ``seed`` decides; see the protocol."""
         with permuted_contractions(seed), np.errstate(all="ignore"):
-            if dtype != "bfloat16":
+            if dtype not in HALVES:
                 return self._rounded.trace(batch, replacements)
-            probe = _Rounding(replacements)
+            probe = _rounding_to(dtype)(replacements)
             self._rounded.run(batch, probe)
             return probe.record
 
 
-class _Rounding(Probe):
-    """Rounds every value to bfloat16 on its way."""
+def _rounding_to(dtype: str) -> type[Probe]:
+    """A probe that rounds every value on its way."""
 
-    def observe(self, name: str, value: Any) -> Any:
-        return super().observe(name, representable(value, "bfloat16"))
+    class Rounding(Probe):
+        def observe(self, name: str, value: Any) -> Any:
+            return super().observe(name, representable(value, dtype))
+
+    return Rounding

@@ -107,8 +107,11 @@ def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
                     f"{name} holds NaN or infinity; no model can compute with it, take a checkpoint from before that"
                 )
             with np.errstate(over="ignore"):
-                if block.dtype == np.float64 and not np.isfinite(block.astype(FLOATS[dtype])).all():
-                    raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype float64")
+                if block.dtype != FLOATS[dtype] and not np.isfinite(block.astype(FLOATS[dtype])).all():
+                    wide = (
+                        "float32" if dtype == "float16" and np.isfinite(block.astype(np.float32)).all() else "float64"
+                    )
+                    raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype {wide}")
 
 
 def _check_source_names(checkpoint: Checkpoint) -> None:

@@ -9,6 +9,7 @@ from .arrays import Array, Float32s
 
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # float32 holds a little more
+LARGEST_FLOAT16 = np.float32(65504)
 
 # What weights can be stored in.
 FLOATS: dict[str, np.dtype[Any]] = {
@@ -19,12 +20,23 @@ FLOATS: dict[str, np.dtype[Any]] = {
 }
 
 # What models can run in.
-ARITHMETIC = ("float32", "float64", "bfloat16")
+ARITHMETIC = ("float32", "float64", "bfloat16", "float16")
+
+# Those of 16 bits: weights and inputs are rounded to them before anything is computed.
+HALVES = ("bfloat16", "float16")
 
 
 def representable(array: Array, dtype: str) -> Float32s:
     """``array`` in float32, each number one that ``dtype`` holds as well: what a model in ``dtype`` is really given."""
-    return array.astype(BFLOAT16 if dtype == "bfloat16" else np.float32).astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows is judged, not warned of
+        return array.astype(FLOATS[dtype] if dtype in HALVES else np.float32).astype(np.float32)
+
+
+def clipped(array: Array, dtype: str) -> Array:
+    """Floats for a model in ``dtype``: float16 has nothing beyond 65,504, which is put in the place of what is."""
+    if dtype != "float16" or array.dtype.kind != "f":
+        return array
+    return np.clip(array, -LARGEST_FLOAT16, LARGEST_FLOAT16)
 
 
 def storable(array: Array) -> Array:

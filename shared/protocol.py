@@ -137,7 +137,7 @@ class Model(Protocol):
         ...
 
     def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
-        """A call that computes and waits for the result, which stays in the framework: for timing.
+        """A call that computes, for timing; its result stays in the framework, which ``wait`` waits for.
 
         ``workload``: "forward" (output and heads); "forward+backward" (the loss, and its gradients by the framework's
         names); "training" (a step of the training that has begun: its ``Outcome``); or "generation" (a target of the
@@ -147,6 +147,10 @@ class Model(Protocol):
         Raises:
             TrainingError: no training has begun.
         """
+        ...
+
+    def wait(self, result: Any) -> None:
+        """Wait until what ``prepare``'s call returned is computed: JAX, and every GPU, works on after the call."""
         ...
 
     def to_numpy(self, tensor: Any) -> Array:
@@ -182,6 +186,6 @@ class Reference(Protocol):
     def rounded(self, batch: Batch, replacements: Mapping[str, Array], *, seed: int, dtype: str) -> dict[str, Array]:
         """Every named value in float32, with every sum in an order that ``seed`` decides.
 
-        For the ``dtype`` "bfloat16", every named value is rounded to it before the computation goes on.
+        For a ``dtype`` of 16 bits, every named value is rounded to it before the computation goes on.
         """
         ...

@@ -25,7 +25,11 @@ def test_check_in_this_process_and_in_workers_agree(make_checkpoint):
     [
         ({"frameworks": ["caffe"]}, triglot.FrameworkError, "unknown framework 'caffe'; expected one of torch, paddle"),
         ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one, or give None for"),
-        ({"dtype": "int8"}, triglot.FrameworkError, "unknown dtype 'int8'; expected one of float32, float64, bfloat16"),
+        (
+            {"dtype": "int8"},
+            triglot.FrameworkError,
+            "unknown dtype 'int8'; expected one of float32, float64, bfloat16, ",
+        ),
         ({"mode": "turbo"}, triglot.FrameworkError, "unknown mode 'turbo'; expected one of eager"),
         ({"pythons": {"torch": "/no/python"}}, triglot.FrameworkError, "there is no interpreter /no/python; give the"),
         (

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from triglot.bench import arms, comparison, readme, report, roofline, worker, wo
 from triglot.bench import sweep as sweep_module
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
+from triglot.bench.device_clock import device_clock
 from triglot.bench.expectations import Expectation
 from triglot.bench.sweep import Settings, Sweep
 from triglot.shared.environment import environment
@@ -128,6 +130,47 @@ def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):
         worker._check_threads(threads, {"torch": torch})
 
 
+def test_a_device_is_timed_by_its_own_clock():
+    """Its two events stand around the call alone, the wait behind them; a CPU and JAX have no such clock."""
+    happened = []
+
+    class Event:
+        def __init__(self, *, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            happened.append(self)
+
+        def elapsed_time(self, end):
+            assert happened[-4:] == [self, "call", end, "wait"]
+            return 0.25
+
+    prepared: Any = SimpleNamespace(call=lambda: happened.append("call"), wait=lambda _: happened.append("wait"))
+    cuda = SimpleNamespace(Event=Event)
+    loaded = {"torch": SimpleNamespace(cuda=cuda), "paddle": SimpleNamespace(device=SimpleNamespace(cuda=cuda))}
+    for framework in ("torch", "paddle"):
+        clock = device_clock(framework, "cuda", loaded)
+        answer = worker.sample(prepared, clock, 0, 3)
+        assert len(answer["samples_ms"]) == 3
+        assert answer["device_ms"] == [0.25] * 3
+        assert device_clock(framework, "cpu", loaded) is None
+    assert device_clock("jax", "cuda", loaded) is None
+    happened.clear()
+    assert worker.sample(prepared, None, 0, 2)["device_ms"] == []
+    assert happened == ["call", "wait"] * 2
+
+
+def test_what_a_device_says_is_reported(make_checkpoint):
+    sweep, results = swept(make_checkpoint, ["triglot-torch-eager"])
+    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
+    assert found["cases"][0]["device_latency_ms"] is None
+    assert "GPU" not in report.markdown(found)
+    results["triglot-torch-eager"].facts["device_latency_ms"] = {"p50": 0.25}
+    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
+    assert " (GPU 0.25) |" in report.markdown(found)
+    assert "by the clock of the device" in report.markdown(found)
+
+
 def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
     encoder, pair = recipe("bert-base-tiny"), recipe("translation-tiny")
     assert ARMS["triglot-torch-eager"].why_not(encoder, "forward", "float32", "cpu") is None
@@ -137,6 +180,11 @@ def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
     assert ARMS["nnx"].why_not(pair, "forward", "float32", "cpu") == "computes BERTs alone"
     assert ARMS["nnx"].why_not(recipe("dygraph-tiny"), "forward", "float32", "cpu") is not None
     assert ARMS["triglot-paddle-jit"].why_not(encoder, "forward", "bfloat16", "cpu") == "has no bfloat16 here"
+    assert ARMS["triglot-paddle-jit"].why_not(encoder, "forward", "bfloat16", "cuda") is None
+    assert ARMS["triglot-paddle-compiled"].why_not(encoder, "forward", "bfloat16", "cpu") is None
+    why = ARMS["triglot-paddle-compiled"].why_not(pair, "generation", "bfloat16", "cpu")
+    assert why == "has bfloat16 in its inference engine alone, which does not generate"
+    assert ARMS["triglot-paddle-compiled"].why_not(encoder, "forward", "float16", "cpu") == "has no float16 here"
     assert ARMS["onnxruntime"].why_not(encoder, "forward", "float32", "cuda") == "does not run on cuda here"
     assert ARMS["triglot-torch-jit"].why_not(encoder, "training", "float32", "cpu") is None
     for arm, config, dtype, reason in (
@@ -185,7 +233,9 @@ def test_peers_compute_the_same(name, make_checkpoint):
     module, function = ARMS[name].builder.split(":")
     builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
     prepared = builder(checkpoint, Case(name, CELL), batches)
-    outputs = prepared.outputs(prepared.call())
+    results = prepared.call()
+    prepared.wait(results)
+    outputs = prepared.outputs(results)
     assert outputs.keys() == {"output", "pooler"}
     found = Expectation(checkpoint, "forward", batches[0], "float32").judge(outputs)
     assert found.verdict == "pass", found

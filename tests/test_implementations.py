@@ -13,7 +13,7 @@ import triglot
 from triglot import impls
 from triglot.shared import activations, batches
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import BFLOAT16, FLOATS
+from triglot.shared.dtypes import FLOATS, HALVES
 from triglot.shared.recipes import recipe, recipes
 
 PRE_TRAINING = replace(
@@ -171,37 +171,45 @@ def test_bad_input_is_refused_in_the_same_words_everywhere(implementation, argum
 
 def test_unknown_dtype_is_refused(implementation, make_checkpoint):
     with pytest.raises(
-        triglot.FrameworkError, match="unknown dtype 'int8'; expected one of float32, float64, bfloat16"
+        triglot.FrameworkError, match="unknown dtype 'int8'; expected one of float32, float64, bfloat16, float16"
     ):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), dtype="int8")
 
 
-def test_bfloat16_runs_where_its_kernels_are(framework, make_checkpoint, batch_of):
-    """The weights are what bfloat16 makes of them, and so is every value; a framework without kernels says so."""
+@pytest.mark.parametrize("dtype", HALVES)
+def test_16_bits_run_where_their_kernels_are(framework, dtype, make_checkpoint, batch_of):
+    """The weights are what the dtype makes of them, and so is every value; a framework without kernels says so."""
     checkpoint = make_checkpoint(PRE_TRAINING)
     if framework == "paddle":
-        with pytest.raises(
-            triglot.FrameworkError, match=r"PaddlePaddle: its CPU kernels .* do not know bfloat16; choose"
-        ):
-            impls.build(framework, checkpoint, dtype="bfloat16")
+        with pytest.raises(triglot.FrameworkError, match=f"PaddlePaddle: it has no {dtype} on a CPU.*; choose"):
+            impls.build(framework, checkpoint, dtype=dtype)
         return
-    model = impls.build(framework, checkpoint, dtype="bfloat16")
+    model = impls.build(framework, checkpoint, dtype=dtype)
     for name, tensor in model.weights().items():
-        assert tensor.dtype == BFLOAT16
-        np.testing.assert_array_equal(tensor, checkpoint.tensors[name].astype(BFLOAT16), err_msg=name)
+        assert tensor.dtype == FLOATS[dtype]
+        np.testing.assert_array_equal(tensor, checkpoint.tensors[name].astype(FLOATS[dtype]), err_msg=name)
     batch = batch_of(checkpoint.config)
     trace = model.trace(batch)
     assert list(trace) == list(activations.activations(checkpoint.config))
-    assert {value.dtype for value in trace.values()} == {BFLOAT16}
+    assert {value.dtype for value in trace.values()} == {FLOATS[dtype]}
     arguments = (batch.source, batch.valid, batch.segment_ids)
     np.testing.assert_array_equal(model.encode(*arguments), trace["output"])
     np.testing.assert_array_equal(model.heads(*arguments)["masked_lm"], trace["heads.masked_lm"])
 
 
-def test_the_reference_has_no_bfloat16(make_checkpoint):
-    message = "NumPy: dtype 'bfloat16' is not supported; choose one of float32, float64"
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_reference_has_no_16_bits(dtype, make_checkpoint):
+    message = f"NumPy: dtype '{dtype}' is not supported; choose one of float32, float64"
     with pytest.raises(triglot.FrameworkError, match=f"^{message}$"):
-        impls.build("numpy", make_checkpoint("bert-base-tiny"), dtype="bfloat16")
+        impls.build("numpy", make_checkpoint("bert-base-tiny"), dtype=dtype)
+
+
+def test_weights_too_large_for_float16_are_refused(framework, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint.tensors["embeddings.token.weight"][1, 2] = 7e4
+    message = "embeddings.token.weight holds numbers that do not fit into float16; use dtype float32"
+    with pytest.raises(triglot.CheckpointError, match=f"^{message}$"):
+        impls.build(framework, checkpoint, dtype="float16")
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "float64"])

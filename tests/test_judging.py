@@ -59,6 +59,8 @@ def test_perfect_results_pass(check, expectation, results):
 def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
     assert budget(1e-7, 2.0, "float32") == pytest.approx(8e-7 + 4 * 2.0**-24 * 2, rel=1e-12)
     assert budget(0.0, 2.0, "float64") == 4 * 2.0**-53 * 2
+    assert budget(0.0, 1.0, "float16") == 4 * 2.0**-11
+    assert budget(0.0, 1e-6, "float16") == 4 * 2.0**-25, "half of the least number, which all its small ones lie apart"
     assert noise_in("float32", 1e-7) == 1e-7
     assert noise_in("bfloat16", 1e-2) == 1e-2
     assert noise_in("float64", 1e-7) == 1e-7 * 2.0**-29

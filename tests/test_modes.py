@@ -1,5 +1,6 @@
 """Modes: what is compiled computes what is written, for every kind of model, and no faster one than was asked for."""
 
+import re
 import shutil
 import sys
 from typing import Any
@@ -9,8 +10,12 @@ import pytest
 
 import triglot
 from triglot import impls
+from triglot.bench.expectations import Expectation, named
 from triglot.shared import batches
+from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import FrameworkError, TrainingError
+from triglot.shared.inputs import labelled
+from triglot.shared.parity.harness import weights_for
 from triglot.shared.recipes import recipe
 
 KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
@@ -40,6 +45,40 @@ def test_the_outputs_are_those_of_eager_mode(framework, name, mode, make_checkpo
     for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
         bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
+
+
+def test_the_engine_of_paddle_computes_in_bfloat16(name, make_checkpoint):
+    """As exactly as bfloat16 allows, and no more: it is not the result of float32, rounded."""
+    checkpoint, batch = make_checkpoint(name), batches.random_batch(recipe(name), [9, 1, 4], np.random.default_rng(0))
+    weights = weights_for(checkpoint, "bfloat16", 0)["given"]
+    model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
+    wide: Any = triglot.build("paddle", weights, mode="compiled")
+    call = model.prepare("forward", batch)
+    found = {each: model.to_numpy(value) for each, value in named(*call()).items()}
+    verdict = Expectation(weights, "forward", batch, "bfloat16").judge(found)
+    assert verdict.verdict == "pass", verdict
+    for ours, theirs in zip(answers(model, batch), answers(wide, batch), strict=True):
+        assert ours.dtype == BFLOAT16
+        assert (ours != theirs.astype(BFLOAT16)).any()
+    assert {tensor.dtype for tensor in model.weights().values()} == {BFLOAT16}
+
+
+def test_the_engine_of_paddle_shows_outputs_alone_in_bfloat16(make_checkpoint):
+    model: Any = triglot.build("paddle", make_checkpoint("translation-tiny"), mode="compiled", dtype="bfloat16")
+    batch = batches.random_batch(model.config, [3, 2], np.random.default_rng(0))
+    message = (
+        "PaddlePaddle: it has no bfloat16 on a CPU but in its inference engine, for outputs alone (mode 'compiled'); "
+        "choose dtype 'float32', or device 'cuda'"
+    )
+    for call in (
+        lambda: model.trace(batch),
+        lambda: model.generate(batch.source),
+        lambda: model.loss_and_gradients(labelled(model.config, batch, batch.target)),
+        lambda: model.prepare("generation", batch),
+        lambda: triglot.build("paddle", make_checkpoint("translation-tiny"), dtype="bfloat16"),
+    ):
+        with pytest.raises(FrameworkError, match=f"^{re.escape(message)}$"):
+            call()
 
 
 def answers(model, batch):

@@ -37,6 +37,7 @@ OWN_HELPERS = {
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
     ("numpy_reference", "model.py"): {"Model._begun"},  # it does not train
+    ("paddlepaddle", "model.py"): {"Model._check_kernels"},  # on a CPU it has 16 bits in its inference engine alone
     ("paddlepaddle", "masks.py"): {"exact"},  # Python's numbers keep their digits elsewhere
     # It has no gradients to train by, and takes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
@@ -46,9 +47,10 @@ OWN_HELPERS = {
         "_optimizer",
     },  # what is compiled is a function of all that it reads
     ("numpy_reference", "generation.py"): {"Generator.compile"},  # nothing compiles it
-    # It compiles methods of layers alone, and its inference engine reads a file and knows its inputs by name.
+    # It compiles methods of layers alone, and its inference engine reads a file, knows its inputs by name, and is given
+    # float32 where it is to compute in bfloat16.
     ("paddlepaddle", "execution.py"): {
-        "_read_by",
+        *("_read_by", "_cast"),
         *("_Program", "_Program.__init__", "_Program.forward"),
         *("_Deployed", "_Deployed.__init__", "_Deployed.forward", "_Deployed.run", "_Deployed._build"),
     },

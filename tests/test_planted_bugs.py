@@ -17,6 +17,7 @@ from triglot import impls
 from triglot.impls.reference import Reference
 from triglot.shared import batches
 from triglot.shared.config import ModelConfig
+from triglot.shared.dtypes import HALVES
 from triglot.shared.parity import harness
 from triglot.shared.parity.judging import Subject
 from triglot.shared.parity.pools import LocalPool
@@ -371,10 +372,10 @@ def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoi
         assert report.first_divergence[framework].kind == "local", seed
 
 
-# What bfloat16 is too coarse for: eight times its noise is more than these bugs make of a value.
-BLIND = {"tanh for exact GELU", "another masking value"}
+# What 16 bits are too coarse for: eight times their noise is more than these bugs make of a value.
+BLIND = {"bfloat16": {"tanh for exact GELU", "another masking value"}, "float16": {"tanh for exact GELU"}}
 # 2 % of a value: bfloat16 shows it where it has added up, not where it is made.
-ADDED_UP = {"a deviation divided by all"}
+ADDED_UP = {"bfloat16": {"a deviation divided by all"}, "float16": set()}
 
 
 def pytest_generate_tests(metafunc):
@@ -383,20 +384,20 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("name", list(BUGS) if thorough else list(BUGS)[::17])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", *HALVES])
 def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, make_checkpoint):
     """``make audit`` tries all of them."""
     bug, planted = name, BUGS[name]
     builder = mutant(framework, planted.file, getattr(planted, framework))
     report = judge(framework, builder, make_checkpoint(planted.recipe), dtype=dtype)
-    if (framework, dtype) == ("paddle", "bfloat16"):
-        assert report.verdict == "error", "it has bfloat16 on a CPU now"
+    if framework == "paddle" and dtype in HALVES:
+        assert report.verdict == "error", "it has them on a CPU now"
         return
-    if dtype == "bfloat16" and bug in BLIND:
+    if bug in BLIND.get(dtype, ()):
         assert report.verdict == "pass", "it is seen: take it from the list, and from docs/parity.md"
         return
     assert report.verdict == "diverged"
-    coarse = dtype == "bfloat16" and bug in ADDED_UP
+    coarse = bug in ADDED_UP.get(dtype, ())
     assert (report.first_divergence[framework].name == planted.found_at) != coarse
 
 
@@ -405,9 +406,9 @@ def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, m
     [POST_NORM, PRE_NORM, PRE_TRAINING, TRANSLATION, ANNOTATED, PRENORM, ATTENTION],
     ids=["post-norm", "pre-norm", "pre-training", "translation", "annotated", "prenorm", "attention"],
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
 def test_unchanged_copy_passes(recipe, dtype, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
     report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe), dtype=dtype)
-    assert report.verdict == ("error" if (framework, dtype) == ("paddle", "bfloat16") else "pass")
+    assert report.verdict == ("error" if framework == "paddle" and dtype in HALVES else "pass")
     assert not report.first_divergence

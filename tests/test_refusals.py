@@ -714,7 +714,11 @@ def test_a_setting_that_is_none(workplace, command):
 
 CHOICES = {
     "framework": (["parity", "--framework", "caffe"], "'torch', 'paddle', 'jax'", "torch, paddle, jax"),
-    "dtype": (["parity", "--dtype", "int8"], "'float32', 'float64', 'bfloat16'", "float32, float64, bfloat16"),
+    "dtype": (
+        ["parity", "--dtype", "int8"],
+        "'float32', 'float64', 'bfloat16', 'float16'",
+        "float32, float64, bfloat16, float16",
+    ),
     "device": (["parity", "--device", "tpu"], "'cpu', 'cuda'", "cpu, cuda"),
     "mode": (["parity", "--mode", "lazy"], "'eager', 'jit', 'compiled'", "eager, jit, compiled"),
 }

@@ -113,7 +113,11 @@ class Prepared:
     def call(self) -> list[Any]:
         """Compute every batch."""
         with jax.default_matmul_precision("highest"):
-            return jax.block_until_ready([self._compute(given) for given in self.inputs])
+            return [self._compute(given) for given in self.inputs]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until they are there."""
+        jax.block_until_ready(results)
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""

@@ -65,6 +65,9 @@ class Prepared:
             for given in self.inputs
         ]
 
+    def wait(self, results: list[Any]) -> None:
+        """Nothing: a call of the session waits itself."""
+
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""
         return dict(zip(self.names, results[0], strict=True))

@@ -96,10 +96,12 @@ class Prepared:
     def call(self) -> list[Any]:
         """Compute every batch."""
         with paddle.set_grad_enabled(self.workload != "forward"):
-            results = [self.compute(number) for number in range(len(self.inputs))]
+            return [self.compute(number) for number in range(len(self.inputs))]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until they are there."""
         if not self.on_cpu:
             paddle.device.synchronize()
-        return results
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""

@@ -50,10 +50,12 @@ class Calls:
     def call(self) -> list[Any]:
         """Compute every batch."""
         with torch.inference_mode(self.workload == "forward"):
-            results = [self.compute(number) for number in range(len(self.inputs))]
+            return [self.compute(number) for number in range(len(self.inputs))]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until they are there."""
         if self.device == "cuda":
             torch.cuda.synchronize()
-        return results
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""

@@ -30,7 +30,7 @@ def masked_softmax(scores: Array, allowed: Array, bias: Array | None, config: Mo
 
     "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
     value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
-    Everything runs in float32 or wider: beside a masking value, bfloat16 has no digits left for the score.
+    Everything runs in float32 or wider: beside a masking value, 16 bits have no digits left for the score.
     """
     dtype = scores.dtype
     scores = scores.astype(jnp.promote_types(dtype, jnp.float32))

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
+from ...shared.dtypes import clipped
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -23,7 +24,7 @@ from .execution import in_mode
 from .generation import Generator
 from .transformer import Transformer
 
-DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16}
+DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
 class Model:
@@ -167,9 +168,13 @@ class Model:
 
         def call() -> Any:
             with self._arithmetic():
-                return jax.block_until_ready(compute())
+                return compute()
 
         return call
+
+    def wait(self, result: Any) -> None:
+        """See ``shared.protocol.Model.wait``."""
+        jax.block_until_ready(result)
 
     def to_numpy(self, tensor: jax.Array) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
@@ -199,7 +204,7 @@ class Model:
 
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype
-        return weights.np2jax(array, self.device, dtype)
+        return weights.np2jax(clipped(array, self.dtype_name), self.device, dtype)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:

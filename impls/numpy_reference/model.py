@@ -138,6 +138,9 @@ class Model:
 
         return call
 
+    def wait(self, result: Any) -> None:
+        """See ``shared.protocol.Model.wait``."""
+
     def to_numpy(self, tensor: np.ndarray) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
         return tensor

@@ -6,6 +6,7 @@ gradients flow. "compiled": compiled to be deployed, the fastest there is; the w
 Shapes: B batch, S source length, T target length, D hidden size.
 """
 
+import copy
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -101,13 +102,16 @@ class _Program(nn.Layer):
 class _Deployed(nn.Layer):
     """Paddle's inference engine, with oneDNN on the CPU: how its documentation says to deploy. Built when first called.
 
-    One engine serves every shape.
+    One engine serves every shape. On the CPU, what is given to it is float32, also of a model in bfloat16: it converts
+    to bfloat16 where it has such kernels, the matrix products first of all.
     """
 
     def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
         super().__init__()
         self.program = program
-        self.transformer = transformer
+        self.dtype = transformer.parameters()[0].dtype
+        self.converts = self.dtype == paddle.bfloat16 and paddle.get_device() == "cpu"
+        self.transformer = copy.deepcopy(transformer).to(dtype=paddle.float32) if self.converts else transformer
         self.names = _read_by(program, transformer.config)
         self.predictor: inference.Predictor | None = None
         self.outputs: Any = None
@@ -118,6 +122,8 @@ class _Deployed(nn.Layer):
 
     def run(self, given: Mapping[str, Tensor]) -> Any:
         """What ``program`` returns."""
+        if self.converts:
+            given = {name: _cast(tensor, paddle.float32) for name, tensor in given.items()}
         if self.predictor is None:
             self.predictor = self._build(given)
             self.outputs = self.program(self.transformer, given)  # the engine has but a list of them
@@ -125,7 +131,8 @@ class _Deployed(nn.Layer):
             self.predictor.get_input_handle(name).share_external_data(given[name])
         self.predictor.run()
         handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
-        return pack_sequence_as(self.outputs, [paddle.to_tensor(handle.copy_to_cpu()) for handle in handles])
+        outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
+        return pack_sequence_as(self.outputs, outputs)
 
     def _build(self, given: Mapping[str, Tensor]) -> inference.Predictor:
         specs = {name: InputSpec([None] * given[name].ndim, given[name].dtype, name) for name in self.names}
@@ -137,12 +144,18 @@ class _Deployed(nn.Layer):
             config.disable_glog_info()
             if paddle.get_device() == "cpu":
                 config.disable_gpu()
-                if self.transformer.parameters()[0].dtype == paddle.float32:
+                if self.dtype == paddle.float64:
+                    config.disable_mkldnn()  # it has no kernels for it
+                else:
                     config.enable_mkldnn()
                     config.set_mkldnn_cache_capacity(1)  # or reordered weights pile up, a copy for each shape
-                else:
-                    config.disable_mkldnn()  # it has no float64
+                if self.converts:
+                    config.enable_mkldnn_bfloat16()
                 config.set_cpu_math_library_num_threads(threads())
             else:
                 config.enable_use_gpu(100, 0)
             return inference.create_predictor(config)
+
+
+def _cast(tensor: Tensor, dtype: paddle.dtype) -> Tensor:
+    return tensor.astype(dtype) if tensor.is_floating_point() else tensor

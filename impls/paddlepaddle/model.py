@@ -10,6 +10,7 @@ import paddle
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
+from ...shared.dtypes import HALVES, clipped
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -20,7 +21,12 @@ from .execution import in_mode
 from .generation import Generator
 from .transformer import Transformer
 
-DTYPES = {"float32": paddle.float32, "float64": paddle.float64, "bfloat16": paddle.bfloat16}
+DTYPES = {
+    "float32": paddle.float32,
+    "float64": paddle.float64,
+    "bfloat16": paddle.bfloat16,
+    "float16": paddle.float16,
+}
 
 
 class Model:
@@ -34,21 +40,20 @@ class Model:
             raise FrameworkError(f"PaddlePaddle: dtype {dtype!r} is not supported; choose one of {', '.join(DTYPES)}")
         if device == "cuda" and not paddle.device.cuda.device_count():
             raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
-        if device == "cpu" and dtype == "bfloat16":
-            raise FrameworkError(
-                "PaddlePaddle: its CPU kernels for matmul, softmax and layer_norm do not know bfloat16; choose dtype "
-                "'float32', or device 'cuda'"
-            )
         self.config = checkpoint.config
         self.trainer: training.Trainer | None = None
         self.device = paddle.set_device("gpu" if device == "cuda" else "cpu")
         self.on_gpu = device == "cuda"
         self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
+        self.mode = mode
+        # For a CPU, the inference engine alone has kernels of 16 bits, and those for bfloat16.
+        self.has_kernels = self.on_gpu or dtype not in HALVES
+        if (dtype, mode) != ("bfloat16", "compiled"):
+            self._check_kernels()
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
         self.transformer.eval()
-        self.mode = mode
         self._encode = in_mode(mode, execution.encode, self.transformer)
         self._run = in_mode(mode, execution.run, self.transformer)
         self._trace = in_mode(mode, execution.trace, self.transformer)
@@ -86,6 +91,7 @@ class Model:
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
         """See ``shared.protocol.Model.generate``."""
         batch, length = inputs.to_generate(self.config, source_ids, max_length)
+        self._check_kernels()
         with paddle.no_grad():
             return self.to_numpy(
                 self.generator.generate(self._tensor(batch.source), self._tensor(batch.valid), length, cached)
@@ -113,6 +119,7 @@ class Model:
     ) -> tuple[float, dict[str, np.ndarray]]:
         """See ``shared.protocol.Model.loss_and_gradients``."""
         batch = inputs.to_train(self.config, batch)
+        self._check_kernels()
         value, found = training.gradients(self.transformer, self._loss, *self._training_inputs(batch, dropout_masks))
         return float(value), weights.to_canonical(self.config, found)
 
@@ -143,16 +150,20 @@ class Model:
 
     def trace(self, batch: Batch, replacements: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.trace``."""
+        self._check_kernels()
         with paddle.no_grad():
             record = self._trace(self._tensors(batch.arrays()), self._tensors(replacements or {}))
             return {name: self.to_numpy(value) for name, value in record.items()}
 
     def run(self, batch: Batch, probe: Probe) -> tuple[Any, Any]:
         """As written, in any mode, with its values shown to ``probe``; see ``execution.run``."""
+        self._check_kernels()
         return execution.run(self.transformer, self._tensors(batch.arrays()), probe)
 
     def prepare(self, workload: str, batch: Batch) -> Callable[[], Any]:
         """See ``shared.protocol.Model.prepare``."""
+        if workload != "forward":
+            self._check_kernels()
         given = self._tensors(batch.arrays())
         compute = partial(self._run, given)
         if workload == "generation":
@@ -165,12 +176,14 @@ class Model:
 
         def call() -> Any:
             with paddle.set_grad_enabled(workload not in ("forward", "generation")):
-                result = compute()
-            if self.on_gpu:
-                paddle.device.synchronize()
-            return result
+                return compute()
 
         return call
+
+    def wait(self, result: Any) -> None:
+        """See ``shared.protocol.Model.wait``."""
+        if self.on_gpu:
+            paddle.device.synchronize()
 
     def to_numpy(self, tensor: paddle.Tensor) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
@@ -183,6 +196,14 @@ class Model:
     def weights(self) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.weights``."""
         return weights.export(self.transformer)
+
+    def _check_kernels(self) -> None:
+        if not self.has_kernels:
+            most = " but in its inference engine, for outputs alone (mode 'compiled')"
+            raise FrameworkError(
+                f"PaddlePaddle: it has no {self.dtype_name} on a CPU{most if self.dtype_name == 'bfloat16' else ''}; "
+                "choose dtype 'float32', or device 'cuda'"
+            )
 
     def _begun(self) -> training.Trainer:
         if self.trainer is None:
@@ -199,5 +220,5 @@ class Model:
         return {name: self._tensor(array) for name, array in arrays.items()}
 
     def _tensor(self, array: np.ndarray) -> paddle.Tensor:
-        tensor = weights.np2paddle(array).to(self.device)
+        tensor = weights.np2paddle(clipped(array, self.dtype_name)).to(self.device)
         return tensor.astype(self.dtype) if tensor.is_floating_point() else tensor

@@ -10,6 +10,7 @@ import torch
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
+from ...shared.dtypes import clipped
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -20,7 +21,7 @@ from .execution import in_mode
 from .generation import Generator
 from .transformer import Transformer
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Model:
@@ -160,12 +161,14 @@ class Model:
 
         def call() -> Any:
             with torch.inference_mode(workload in ("forward", "generation")):
-                result = compute()
-            if self.device == "cuda":
-                torch.cuda.synchronize()
-            return result
+                return compute()
 
         return call
+
+    def wait(self, result: Any) -> None:
+        """See ``shared.protocol.Model.wait``."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
     def to_numpy(self, tensor: torch.Tensor) -> np.ndarray:
         """See ``shared.protocol.Model.to_numpy``."""
@@ -194,5 +197,5 @@ class Model:
         return {name: self._tensor(array) for name, array in arrays.items()}
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = weights.np2torch(array.copy())
+        tensor = weights.np2torch(clipped(array, self.dtype_name).copy())
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)

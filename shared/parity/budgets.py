@@ -12,8 +12,9 @@ comparisons exceeded its budget; with four, none of 3,000 did. ``ROUNDING_UNITS`
 zero (a sum of two numbers, say), a correct result may still be rounded at its store, at the bounds of its inputs and
 by a fused multiply-add, each time by one unit roundoff u.
 
-The noise of float64 is that of float32, scaled down. In bfloat16 the weights and the inputs are rounded first; the
-truth is the float64 run on those, and the noise a float32 run on those that rounds every named value to bfloat16.
+The noise of float64 is that of float32, scaled down. In bfloat16 and float16 the weights and the inputs are rounded
+first; the truth is the float64 run on those, and the noise a float32 run on those that rounds every named value to the
+dtype.
 """
 
 NOISE_FACTOR = 8.0
@@ -31,7 +32,10 @@ DERIVATIVE_UNITS = 1024.0
 # too large is at thousands.
 EXPLAINED = 8.0
 
-UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+# Below 2^-14, float16 rounds to multiples of 2^-24; the least numbers of the others are too small to matter.
+LEAST_ROUNDING = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
 
 
 def noise_of_mean(mean: float, terms: int) -> float:
@@ -55,11 +59,12 @@ def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
 def noise_in(dtype: str, measured: float) -> float:
     """The noise of ``dtype`` from what was measured: rounding errors scale with the unit roundoff.
 
-    Float32 and bfloat16 are measured as they are, float64 by its float32 run.
+    Float64 is measured by its float32 run, the others as they are.
     """
     return measured * UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF["float32"] if dtype == "float64" else measured
 
 
 def budget(noise: float, magnitude: float, dtype: str) -> float:
     """The largest accepted error of a value whose noise is ``noise`` and whose largest entry is ``magnitude``."""
-    return NOISE_FACTOR * noise + ROUNDING_UNITS * UNIT_ROUNDOFF[dtype] * magnitude
+    rounding = max(UNIT_ROUNDOFF[dtype] * magnitude, LEAST_ROUNDING[dtype])
+    return NOISE_FACTOR * noise + ROUNDING_UNITS * rounding

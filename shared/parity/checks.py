@@ -22,7 +22,7 @@ from ..arrays import Array, Bools
 from ..batches import random_batch
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
-from ..dtypes import representable
+from ..dtypes import clipped, representable
 from ..inputs import Batch, attention, batch, pair
 from ..protocol import Model, Reference
 from . import probes
@@ -202,4 +202,4 @@ def _rounded(inputs: Batch, dtype: str) -> Batch:
     if dtype == "float64" or inputs.source.dtype.kind != "f":
         return inputs
     vectors = ("source", "query", "value", "bias")
-    return replace(inputs, **{name: representable(getattr(inputs, name), dtype) for name in vectors})
+    return replace(inputs, **{name: representable(clipped(getattr(inputs, name), dtype), dtype) for name in vectors})

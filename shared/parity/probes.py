@@ -27,11 +27,12 @@ Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
 
 _LARGE = 30.0
-_LOWEST_MASKING = -1e30  # what is added to float32's least number must not overflow
+# The scores around a masking value, normal numbers times it, must not overflow, nor what is added to the least number.
+_LOWEST_MASKING = {"float32": -1e30, "float64": -1e30, "bfloat16": -1e30, "float16": -1e4}
 _SMALLEST_EXPONENT = -6
-# A thousand deviations; bfloat16 would round all of a vector to one number there, and what its norm is then is decided
-# by how the mean is rounded.
-_OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0}
+# A thousand deviations; 16 bits would round all of a vector to a few numbers there, and what its norm is then is
+# decided by how the mean is rounded.
+_OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0, "float16": 128.0}
 
 
 def replacements(
@@ -77,7 +78,7 @@ def _fresh(
     if kind == "large" and activation.name.endswith((".scores", ".inner", ".transform")):
         return fresh * np.float32(_LARGE)
     if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
-        return _around(max(config.masking_value, _LOWEST_MASKING), fresh)
+        return _around(max(config.masking_value, _LOWEST_MASKING[dtype]), fresh)
     return fresh
 
 

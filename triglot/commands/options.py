@@ -21,6 +21,7 @@ class Dtype(StrEnum):
     float32 = "float32"
     float64 = "float64"
     bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 class Mode(StrEnum):
