@@ -7,6 +7,7 @@
 # make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
 # make convergence  set up .venv and train the toy translation to the end in each framework (an hour, one after the other)
 # make generation  set up .venv and measure how much faster decoding is with kept keys and values
+# make gpu      set up .venv and run what only a GPU shows, in the frameworks that find one
 # make bench-proof  set up .venv and prove the benchmark itself: noise, sensitivity, cost, an independent clock
 # make startup  set up .venv and measure how long the command takes to start
 # make checkpoints  set up .venv and measure how long checkpoints of 0.4 and 6 GB take to open
@@ -18,7 +19,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format fuzz audit articles training convergence generation bench-proof startup checkpoints clean
+.PHONY: parity test lint format fuzz audit articles training convergence generation gpu bench-proof startup checkpoints clean
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -49,6 +50,9 @@ convergence: $(READY)
 
 generation: $(READY)
 	$(BIN)/python -m triglot.bench.generation
+
+gpu: $(READY)
+	$(BIN)/pytest --gpu tests/test_gpu.py
 
 bench-proof: $(READY)
 	mkdir -p build

@@ -22,8 +22,9 @@ TRAINS = ("forward+backward", "training")  # the workloads with gradients
 class Prepared(Protocol):
     """What is timed: a call that computes, the wait for its results, and the results as arrays by name.
 
-    "output", and "pooler" where there is one; "ids" of a generation. Of what trains: "loss", "gradients.NAME" for each
-    tensor and, of a training step, "weights.NAME", all of the very first call: the next finds other weights.
+    "output", and "pooler" where there is one; of a generation "ids", and how many were "generated". Of what trains:
+    "loss", "gradients.NAME" for each tensor and, of a training step, "weights.NAME", all of the very first call: the
+    next finds other weights.
     """
 
     def call(self) -> Any:

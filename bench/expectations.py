@@ -20,6 +20,7 @@ from ..shared.parity.budgets import NOISE_RUNS, budget, noise_in
 from ..shared.probe import Probe
 
 IDS = "ids"
+GENERATED = "generated"  # how many tokens all batches of a generation got; no matter of right or wrong
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import impls
 from ..shared.arrays import Array
 from ..shared.checkpoint import Checkpoint
 from ..shared.inputs import Batch
 from .arms import ARMS
 from .cases import Case
-from .expectations import IDS, named
+from .expectations import GENERATED, IDS, named
 from .steps import PLAN, after_a_step, derived
 
 
@@ -19,7 +21,7 @@ class Ours:
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         arm, cell = ARMS[case.arm], case.cell
         self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
-        self.workload = cell.workload
+        self.workload, self.pad_id = cell.workload, checkpoint.config.pad_id
         if cell.workload == "training":
             self.model.begin_training(PLAN)
         self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
@@ -35,7 +37,9 @@ class Ours:
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""
         if self.workload == "generation":
-            return {IDS: self.model.to_numpy(results[0])}
+            ids = [self.model.to_numpy(target)[:, 1:] for target in results]  # the first was given
+            generated = sum(int((target != self.pad_id).sum()) for target in ids)
+            return {IDS: self.model.to_numpy(results[0]), GENERATED: np.array(generated)}
         if self.workload == "training":
             return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
         if self.workload == "forward+backward":

@@ -15,7 +15,7 @@ from .workloads import RAGGED_BATCHES
 SCHEMA = "triglot.bench/1"
 
 FIELDS = (
-    *("import_s", "load_s", "compile_s", "latency_ms", "device_latency_ms"),
+    *("import_s", "load_s", "compile_s", "latency_ms", "device_ms"),
     *("tokens_per_second", "sequences_per_second", "useful_gflops", "flops_per_byte"),
     *("peak_rss_mb", "peak_device_mb", "parity", "processors_used", "warm_up_calls"),
 )
@@ -143,7 +143,7 @@ def cells(case: Mapping[str, Any]) -> list[str]:
     ratio = case["ratio"]
     spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else "1"
     share = case["roofline_fraction"]
-    device = case.get("device_latency_ms")
+    device = case.get("device_ms")
     cold = sum(case[part] for part in ("import_s", "load_s", "compile_s"))
     return [
         case["arm"],
@@ -161,12 +161,20 @@ def cells(case: Mapping[str, Any]) -> list[str]:
 COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the first", "cold start, s", "MiB")
 
 
+def table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The columns that say something of these cases, and a row for each of them."""
+    found = [cells(case) for case in members]
+    used = [place for place in range(len(COLUMNS)) if any(row[place] for row in found)]
+    return [COLUMNS[place] for place in used], [[row[place] for place in used] for row in found]
+
+
 def markdown(report: Mapping[str, Any]) -> str:
     """A table for each cell."""
     lines: list[str] = []
     for cell, members in by_cell(report).items():
-        lines += [f"**{title(members[0])}**", "", f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-        lines += [f"| {' | '.join(cells(case))} |" for case in members]
+        columns, shown = table(members)
+        lines += [f"**{title(members[0])}**", "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(row)} |" for row in shown]
         lines += ["", notes(report, cell), ""]
     return "\n".join(lines)
 
@@ -187,7 +195,7 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     parts += [
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
-    if any(case.get("device_latency_ms") for case in report["cases"] if cell_of(case) == cell):
+    if any(case.get("device_ms") for case in report["cases"] if cell_of(case) == cell):
         parts.append("GPU: what the call took by the clock of the device, without the host that starts it.")
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:

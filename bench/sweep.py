@@ -25,7 +25,7 @@ from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
 from .arms import ARMS, TRAINS
 from .cases import Case, Cell, digest
-from .expectations import Expectation
+from .expectations import GENERATED, Expectation
 from .statistics import Ratio
 from .training_expectations import TrainingExpectation
 
@@ -158,7 +158,12 @@ class Sweep:
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            work = _Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
+            try:
+                work = _Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
+            except InputError as error:
+                cases = [Case(arm, cell) for arm in self._arms]
+                self.results += [Result(one, "skipped", str(error), digest=digest(one, self._facts)) for one in cases]
+                return
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
@@ -289,11 +294,10 @@ class _Work:
             return TrainingExpectation(self._weights, self.cell, self._first, self.folder, self._time_limit)
         return Expectation(self._weights, self.cell.workload, self._first, self.cell.dtype)
 
-    def facts(self, seconds: float) -> dict[str, float | None]:
-        """Throughput of a call that takes so long."""
-        # How long a generation becomes is for the model to say.
+    def facts(self, seconds: float, generated: int | None) -> dict[str, float | None]:
+        """Throughput of a call that takes so long. How long a generation becomes is for the model to say."""
         known = self.cell.workload != "generation"
-        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if known else None
+        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if known else generated
         rows = sum(len(batch.valid) for batch in self.batches)
         work = sum(flops.of(self.cell.workload, self._weights.config, batch) for batch in self.batches) if known else 0
         useful = work / seconds / 1e9 if known else None
@@ -333,9 +337,9 @@ class _Workers:
                 samples = [sample for samples in result.rounds for sample in samples]
                 result.facts["latency_ms"] = statistics.summary(samples)
                 if result.device:
-                    result.facts["device_latency_ms"] = statistics.summary(result.device)
+                    result.facts["device_ms"] = statistics.summary(result.device)
                 half = result.facts["latency_ms"]["p50"]
-                result.facts |= self._work.facts(half / 1000)
+                result.facts |= self._work.facts(half / 1000, result.facts.get(GENERATED))
                 result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
         return list(self._results.values())
 
@@ -413,7 +417,10 @@ class _Workers:
             return False
         self.environments[case.arm] = answer.pop("environment")
         result.facts |= answer
-        parity = expectation.judge(npz.read(folder / f"{name}.npz"))
+        outputs = npz.read(folder / f"{name}.npz")
+        if GENERATED in outputs:
+            result.facts[GENERATED] = int(outputs.pop(GENERATED))
+        parity = expectation.judge(outputs)
         result.facts["parity"] = parity.to_dict()
         if parity.verdict != "pass":
             result.status, result.failure = "failed", f"{parity.name} is not what the reference computes"
@@ -484,12 +491,18 @@ def beside(reference_mb: float, most: int, available_mb: float = float("inf")) -
 
 
 def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> None:
-    """Find out, before the first is timed, whether every cell fits the model.
+    """Find out, before the first is timed, whether a cell fits the model; those that do not are rows that say so.
 
     Raises:
-        InputError: a cell does not fit the model, or there is none.
+        InputError: none does, or there is none.
     """
     if not cells:
         raise InputError("there is nothing to time; give at least one batch size and one length")
+    unfit: list[InputError] = []
     for cell in cells:
-        workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
+        try:
+            workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
+        except InputError as error:
+            unfit.append(error)
+    if len(unfit) == len(cells):
+        raise unfit[0]

@@ -9,8 +9,6 @@ from pathlib import Path
 # Two test processes share two cores: frameworks that spin on both would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NPROC", "1")
-# What happens without an accelerator is the same on every machine.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 
@@ -31,10 +29,14 @@ def pytest_addoption(parser):
         "--paper-sizes", action="store_true", help="run the articles' code at the sizes of the recipes too"
     )
     parser.addoption("--training-steps", default=20, type=int, help="how many steps each framework is trained for")
+    parser.addoption("--gpu", action="store_true", help="run what needs a GPU too, where a framework finds one")
     parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
 
 
 def pytest_configure(config):
+    if not config.getoption("--gpu"):
+        # What happens without an accelerator is the same on every machine. No framework is imported yet.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
     if unknown:
         raise pytest.UsageError(f"unknown frameworks {sorted(unknown)}; known are {list(impls.FRAMEWORKS)}")

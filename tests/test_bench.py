@@ -163,9 +163,9 @@ def test_a_device_is_timed_by_its_own_clock():
 def test_what_a_device_says_is_reported(make_checkpoint):
     sweep, results = swept(make_checkpoint, ["triglot-torch-eager"])
     found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
-    assert found["cases"][0]["device_latency_ms"] is None
+    assert found["cases"][0]["device_ms"] is None
     assert "GPU" not in report.markdown(found)
-    results["triglot-torch-eager"].facts["device_latency_ms"] = {"p50": 0.25}
+    results["triglot-torch-eager"].facts["device_ms"] = {"p50": 0.25}
     found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
     assert " (GPU 0.25) |" in report.markdown(found)
     assert "by the clock of the device" in report.markdown(found)
@@ -412,6 +412,36 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
     assert (code, out) == (2, "")
     assert err.startswith(f"triglot: {message}")
     assert err.count("\n") == 1
+
+
+def test_a_cell_that_does_not_fit_is_a_row(workplace, command, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda *_: {"gflops": None, "copy_gb_per_s": None, "dtype": "float32"})
+    monkeypatch.setattr(benchmark, "WORKER", FAKES)
+    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--batch", "1", "--fill", "0.6")
+    code, out, _ = command(*asked, "--json", "bench.json", "--markdown", "bench.md")
+    assert code == 0
+    unfit, fit = json.loads(Path("bench.json").read_text())["cases"][:2]
+    assert (unfit["batch"], unfit["status"], fit["batch"], fit["status"]) == (1, "skipped", 2, "ok")
+    assert unfit["failure"].startswith("fill 0.6 leaves too few of 1 x 8 tokens")
+    assert "triglot-torch-eager skipped: fill 0.6 leaves too few" in out
+    # Columns in which nothing stands are not shown.
+    _, first, second = Path("bench.md").read_text().split("| arm |")
+    assert "ms" not in first.splitlines()[0]
+    assert "| ms | tokens/s |" in second.splitlines()[0]
+    assert "of roofline" not in second
+
+
+def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
+    """Those that the model said, up to the end of each target: not the first, which is given, and no padding."""
+    checkpoint = make_checkpoint("translation-tiny")
+    cell = Cell("m", "generation", "padded", "float32", "cpu", 3, 9, 1.0, 1)
+    (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
+    sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=benchmark.WORKER)
+    sweep.run(cell)
+    facts = sweep.results[0].facts
+    ids = impls.build("numpy", checkpoint).generate(batch.source)
+    expected = int((ids[:, 1:] != checkpoint.config.pad_id).sum())
+    assert facts["tokens_per_second"] == pytest.approx(expected / (facts["latency_ms"]["p50"] / 1000))
 
 
 def test_a_limit_of_memory_that_has_no_effect_is_refused(workplace, command, monkeypatch):

@@ -11,6 +11,8 @@ import pytest
 
 import triglot
 
+SHORT = ("--arm", "triglot-torch-eager", "--length", "8", "--seconds", "0.1", "--rounds", "2")
+
 
 def run(*arguments, **options):
     command = [sys.executable, "-m", "triglot", *map(str, arguments)]
@@ -39,6 +41,15 @@ def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framewo
     assert report["model"] == str(checkpoint_file)
     assert report["weights_digest"] == triglot.load(checkpoint_file).digest
     assert {row["framework"] for row in report["checks"]} == {framework}
+
+
+def test_json_is_printed_on_request(checkpoint_file, tmp_path):
+    """Once, however often a file would have been written on the way."""
+    for command in (("inspect", checkpoint_file), ("bench", checkpoint_file, *SHORT)):
+        result = run(*command, "--json", "-", "--quiet", cwd=tmp_path)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert isinstance(json.loads(result.stdout), dict)
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_file.name]
 
 
 def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):

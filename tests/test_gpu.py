@@ -1,4 +1,4 @@
-"""What only a GPU shows. Skipped where there is none; what surrounds it is tested on the CPU (``test_bench.py``)."""
+"""What only a GPU shows: ``make gpu``. What surrounds it is tested on the CPU (``test_bench.py``)."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.bench import arms, roofline
+from triglot.shared.dtypes import ARITHMETIC, HALVES
 from triglot.shared.errors import FrameworkError
 
 pytestmark = pytest.mark.gpu
@@ -18,8 +19,10 @@ SHORT = ("--batch", "4", "--length", "16", "--seconds", "0.2", "--rounds", "3")
 
 
 @pytest.fixture
-def on_cuda(framework, make_checkpoint):
+def on_cuda(request, framework, make_checkpoint):
     """The name of a framework that finds a GPU."""
+    if not request.config.getoption("--gpu"):
+        pytest.skip("needs --gpu")
     try:
         impls.build(framework, make_checkpoint("bert-base-tiny"), device="cuda")
     except FrameworkError as error:
@@ -29,7 +32,7 @@ def on_cuda(framework, make_checkpoint):
     return framework
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ARITHMETIC)
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
     report = triglot.check(make_checkpoint("bert-base-tiny"), [on_cuda], device="cuda", mode=mode, dtype=dtype)
@@ -51,9 +54,11 @@ def test_a_gpu_is_timed(on_cuda, workload, workplace):
     }
     for case in timed:
         assert case["peak_device_mb"] > 0
+        if on_cuda != "jax":  # which has no events
+            assert 0 < case["device_ms"]["p50"] < 1.05 * case["latency_ms"]["p50"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
 def test_the_roofline_of_a_gpu_is_measured(on_cuda, dtype):
     found = roofline.measure([on_cuda], dtype, "cuda", 1)
     assert found["gflops"] > 1000, "more than any CPU"

@@ -53,6 +53,7 @@ def page(found: Mapping[str, Any]) -> str:
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
     by_cell = report.by_cell(found)
     timed = [case for members in by_cell.values() for case in members if case["status"] == "ok"]
+    took_part = {case["framework"] for case in timed}
     grids = _over_grids(timed)
     cells = [_cell(found, cell, members) for cell, members in by_cell.items()]
     _apart(plot for part in (*grids, *cells) for plot in part["plots"])
@@ -60,8 +61,7 @@ def page(found: Mapping[str, Any]) -> str:
         model=found["model"],
         summary=_summary(found, by_cell),
         facts=_facts(found),
-        columns=report.COLUMNS,
-        colours=bench_plots.COLOURS,
+        colours={name: tone for name, tone in bench_plots.COLOURS.items() if name in took_part},
         grids=grids,
         cells=cells,
         packages=sorted(found["environment"].get("packages", {}).items()),
@@ -76,7 +76,7 @@ def _summary(found: Mapping[str, Any], by_cell: Mapping[str, Cases]) -> str:
     told += f"; {counts['failed']} failed" if counts["failed"] else ""
     told += f", {wrong} of them because they compute something else" if wrong else ""
     told += f"; {counts['skipped']} could not take part" if counts["skipped"] else ""
-    return f"{told}. Noise floor: {found['noise_floor']:.1%}." if found["noise_floor"] else f"{told}."
+    return f"{told}. Noise floor: {found['noise_floor']:.1%} at most." if found["noise_floor"] else f"{told}."
 
 
 def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -149,8 +149,10 @@ def _cell(found: Mapping[str, Any], cell: str, members: Cases) -> dict[str, Any]
     if timed:
         plots.append(_plot("Memory", "Lower is better. Framework, weights and activations.", bench_plots.memory(timed)))
         plots.append(_plot("Cold start", "Lower is better.", bench_plots.cold_starts(timed)))
-    rows = [{"status": case["status"], "cells": report.cells(case)} for case in members]
-    return {"title": report.title(members[0]), "rows": rows, "notes": report.notes(found, cell), "plots": plots}
+    columns, shown = report.table(members)
+    rows = [{"status": case["status"], "cells": row} for case, row in zip(members, shown, strict=True)]
+    title, notes = report.title(members[0]), report.notes(found, cell)
+    return {"title": title, "columns": columns, "rows": rows, "notes": notes, "plots": plots}
 
 
 def _plot(title: str, what: str, svg: str) -> dict[str, str]:

@@ -36,18 +36,19 @@ def print_bench(found: Mapping[str, Any]) -> None:
 
 def _print_cell(screen: Console, members: list[dict[str, Any]]) -> None:
     shown = table()
-    shown.add_column(report.COLUMNS[0], no_wrap=True)
-    shown.add_column(report.COLUMNS[1])
-    for column in report.COLUMNS[2:]:
+    columns, rows = report.table(members)
+    shown.add_column(columns[0], no_wrap=True)
+    shown.add_column(columns[1])
+    for column in columns[2:]:
         shown.add_column(column, justify="right", no_wrap=True)
     others: list[str] = []
-    for case in members:
-        name, verdict, *numbers = report.cells(case)
+    for case, (name, verdict, *numbers) in zip(members, rows, strict=True):
         if case["status"] == "ok":
             shown.add_row(name, Text(verdict, "green"), *numbers)
         else:
             others.append(f"{name} {verdict}")
-    screen.print(shown)
+    if shown.rows:
+        screen.print(shown)
     for line in others:
         screen.print(line)
 

@@ -166,7 +166,7 @@ def bench(
             names,
             settings,
             on_step=on_step,
-            on_results=lambda so_far: write_json(json_file, so_far),
+            on_results=lambda so_far: write_json(json_file, so_far, more=True),
             earlier=earlier,
         )
     write_json(json_file, found)

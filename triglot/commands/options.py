@@ -80,6 +80,17 @@ DialectOption = Annotated[
     Dialect | None,
     typer.Option(help="How MODEL is written. Default: neutral or huggingface, by its looks.", show_default=False),
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
+
+
+def _target(path: Path | None) -> Path | None:
+    return Path("/dev/stdout") if path == Path("-") else path
+
+
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", callback=_target, help="Write the result as JSON; - prints it, best with --quiet."
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]

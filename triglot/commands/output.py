@@ -45,8 +45,11 @@ def check_target(path: Path | None, *sources: str | Path | None) -> None:
             raise OutputError(f"cannot write {path}: it is read as well, and would be lost; choose another file")
 
 
-def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write ``content`` as JSON, all of it or nothing, if a file was asked for."""
-    if path is not None:
+def write_json(path: Path | None, content: dict[str, Any], *, more: bool = False) -> None:
+    """Write ``content`` as JSON, all of it or nothing, if a file was asked for.
+
+    ``more``: the same will be written again with more in it, so what cannot be replaced, as a pipe, waits for that.
+    """
+    if path is not None and not (more and path.exists() and not path.is_file()):
         with files.writing(path) as file:
             file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
