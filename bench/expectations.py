@@ -37,6 +37,25 @@ class Parity:
         return {"error": self.error, "budget": self.budget, "verdict": self.verdict, "name": self.name}
 
 
+def worst(judged: Mapping[str, tuple[float, float] | None]) -> Parity:
+    """The verdict on outputs by name: that on the one which uses up most of its budget, from error and budget of each.
+
+    None in their place: nothing of that name, or of that shape, was expected.
+    """
+    found = Parity(None, None, "diverged")
+    most = -1.0
+    for name, errors in judged.items():
+        if errors is None:
+            return Parity(None, None, "diverged", name)
+        error, allowed = errors
+        finite = bool(np.isfinite(error))
+        strain = (error / allowed if allowed else float(error > 0)) if finite else float("inf")
+        if strain > most:
+            verdict = "pass" if finite and error <= allowed else "diverged"
+            most, found = strain, Parity(error if finite else None, allowed, verdict, name)
+    return found
+
+
 class Expectation:
     """The truth of a cell: its outputs in float64, the noise around them, and which rows they are of."""
 
@@ -60,22 +79,16 @@ class Expectation:
 
     def judge(self, outputs: Mapping[str, Array]) -> Parity:
         """The worst of ``outputs`` by the share of its budget that it uses up."""
-        worst: tuple[float, Parity] | None = None
-        for name, value in outputs.items():
-            if name not in self._truth or value[: self.rows].shape != self._truth[name].shape:
-                return Parity(None, None, "diverged", name)
-            error = self._distance(name, value[: self.rows])
-            if name == IDS:
-                allowed = 0.0
-            else:
-                magnitude = float(np.abs(self._truth[name]).max())
-                allowed = budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
-            finite = bool(np.isfinite(error))
-            verdict = "pass" if finite and error <= allowed else "diverged"
-            strain = (error / allowed if allowed else float(error > 0)) if finite else float("inf")
-            if worst is None or strain > worst[0]:
-                worst = strain, Parity(error if finite else None, allowed, verdict, name)
-        return Parity(None, None, "diverged") if worst is None else worst[1]
+        return worst({name: self._errors(name, value[: self.rows]) for name, value in outputs.items()})
+
+    def _errors(self, name: str, value: Array) -> tuple[float, float] | None:
+        """The error of an output, and its budget."""
+        if name not in self._truth or value.shape != self._truth[name].shape:
+            return None
+        if name == IDS:
+            return self._distance(name, value), 0.0
+        magnitude = float(np.abs(self._truth[name]).max())
+        return self._distance(name, value), budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
 
     def _distance(self, name: str, value: Array) -> float:
         difference = np.abs(np.asarray(value, np.float64) - self._truth[name])

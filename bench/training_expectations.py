@@ -20,7 +20,7 @@ from ..shared.parity.gradients import GRADIENTS, LOSS, NoiseError, Truth, disagr
 from ..shared.parity.workers import Worker, WorkerError
 from ..shared.training import EPSILON
 from .cases import Cell
-from .expectations import Parity
+from .expectations import Parity, worst
 from .steps import PLAN, WEIGHTS
 from .workloads import first_rows
 
@@ -56,18 +56,12 @@ class TrainingExpectation:
         expected = {*self._truth.values, *(WEIGHTS + name for name in self._weights if self._steps)}
         if wrong := sorted(expected ^ outputs.keys()):
             return Parity(None, None, "diverged", wrong[0])
-        worst = (-1.0, Parity(None, None, "diverged"))
-        for name, value in outputs.items():
-            judged = self._moved(name, value) if name.startswith(WEIGHTS) else self._computed(name, value)
-            if judged is None:
-                return Parity(None, None, "diverged", name)
-            error, allowed = judged
-            finite = bool(np.isfinite(error))
-            strain = (error / allowed if allowed else float(error > 0)) if finite else float("inf")
-            if strain > worst[0]:
-                verdict = "pass" if finite and error <= allowed else "diverged"
-                worst = strain, Parity(error if finite else None, allowed, verdict, name)
-        return worst[1]
+        return worst(
+            {
+                name: self._moved(name, value) if name.startswith(WEIGHTS) else self._computed(name, value)
+                for name, value in outputs.items()
+            }
+        )
 
     def _computed(self, name: str, value: Array) -> tuple[float, float] | None:
         """The error of a loss or a gradient, and its budget."""
