@@ -31,6 +31,7 @@ from triglot.shared.recipes import recipe
 FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
+NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
 
@@ -303,7 +304,7 @@ def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
     names = [
         "triglot-torch-eager",
         "torch-nn",
-        "triglot-torch-jit",
+        "triglot-jax-jit",
         "triglot-paddle-eager",
         "nnx",
         "transformers-eager",
@@ -361,7 +362,8 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         assert err.startswith(f"triglot: {message}")
 
 
-def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command):
+def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
     code, out, err = command("bench", "bert-base-tiny", "--arm", "nnx", "--workload", "generation")
     assert (code, "skipped" in out) == (2, True)
     assert err == "triglot: nothing was timed; see why in the table, or in the file of --json\n"
@@ -415,7 +417,7 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
 
 
 def test_a_cell_that_does_not_fit_is_a_row(workplace, command, monkeypatch):
-    monkeypatch.setattr(roofline, "measure", lambda *_: {"gflops": None, "copy_gb_per_s": None, "dtype": "float32"})
+    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
     monkeypatch.setattr(benchmark, "WORKER", FAKES)
     asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--batch", "1", "--fill", "0.6")
     code, out, _ = command(*asked, "--json", "bench.json", "--markdown", "bench.md")

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,38 +20,38 @@ from triglot.shared.parity.harness import weights_for
 from triglot.shared.recipes import recipe
 
 KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
+SMALL = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)  # each layer takes torch.compile its time
 COMPILED = ("jit", "compiled")
 
 
 def pytest_generate_tests(metafunc):
     """To compile for every check takes up to a minute each: ``make audit`` does it, and the tests compare outputs."""
     thorough = metafunc.config.getoption("--seeds") > 1
-    if "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", KINDS if thorough else ["translation-tiny"])
+    if "config" in metafunc.fixturenames:
+        metafunc.parametrize("config", [recipe(name) for name in KINDS] if thorough else [SMALL])
     if "audited_mode" in metafunc.fixturenames:
         metafunc.parametrize("audited_mode", COMPILED if thorough else [])
 
 
-def test_every_check_passes(framework, name, audited_mode, make_checkpoint):
-    report = triglot.check(make_checkpoint(name), [framework], mode=audited_mode, isolate=False)
+def test_every_check_passes(framework, config, audited_mode, make_checkpoint):
+    report = triglot.check(make_checkpoint(config), [framework], mode=audited_mode, isolate=False)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
 @pytest.mark.parametrize("mode", COMPILED)
-def test_the_outputs_are_those_of_eager_mode(framework, name, mode, make_checkpoint):
+def test_the_outputs_are_those_of_eager_mode(framework, config, mode, make_checkpoint):
     """To twice what the sums of a layer norm may err by in float32."""
-    config = recipe(name)
     batch = batches.random_batch(config, [9, 1, 4], np.random.default_rng(0))
-    eager, compiled = (triglot.build(framework, make_checkpoint(name), mode=each) for each in ("eager", mode))
+    eager, compiled = (triglot.build(framework, make_checkpoint(config), mode=each) for each in ("eager", mode))
     for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
         bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
 
-def test_the_engine_of_paddle_computes_in_bfloat16(name, make_checkpoint):
+def test_the_engine_of_paddle_computes_in_bfloat16(config, make_checkpoint):
     """As exactly as bfloat16 allows, and no more: it is not the result of float32, rounded."""
-    checkpoint, batch = make_checkpoint(name), batches.random_batch(recipe(name), [9, 1, 4], np.random.default_rng(0))
-    weights = weights_for(checkpoint, "bfloat16", 0)["given"]
+    batch = batches.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    weights = weights_for(make_checkpoint(config), "bfloat16", 0)["given"]
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")
     call = model.prepare("forward", batch)
@@ -121,7 +122,7 @@ def test_many_lengths_are_compiled_for(framework, make_checkpoint):
 
 
 def test_what_is_compiled_follows_a_training_or_refuses_it(framework, make_checkpoint):
-    checkpoint = make_checkpoint("translation-tiny")
+    checkpoint = make_checkpoint(SMALL)
     source, target = np.array([[1, 5, 6, 2]]), np.array([[1, 7, 8, 9, 2]])
     batch = triglot.teacher_forcing(checkpoint.config, source, target)
     found = {}

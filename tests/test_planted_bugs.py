@@ -378,15 +378,32 @@ BLIND = {"bfloat16": {"tanh for exact GELU", "another masking value"}, "float16"
 ADDED_UP = {"bfloat16": {"a deviation divided by all"}, "float16": set()}
 
 
+OTHER_DTYPES = ("bfloat16", "float64", "float16")
+COPIES = {
+    "post-norm": POST_NORM,
+    "attention": ATTENTION,
+    "pre-norm": PRE_NORM,
+    "pre-training": PRE_TRAINING,
+    "translation": TRANSLATION,
+    "annotated": ANNOTATED,
+    "prenorm": PRENORM,
+}
+
+
 def pytest_generate_tests(metafunc):
+    """``make audit`` tries all of them in every dtype."""
+    thorough = metafunc.config.getoption("--seeds") > 1
     if "name" in metafunc.fixturenames:
-        thorough = metafunc.config.getoption("--seeds") > 1
-        metafunc.parametrize("name", list(BUGS) if thorough else list(BUGS)[::17])
+        every = [(name, dtype) for name in BUGS for dtype in OTHER_DTYPES]
+        some = list(zip(list(BUGS)[::17], OTHER_DTYPES, strict=True))
+        metafunc.parametrize(("name", "dtype"), every if thorough else some)
+    if "copied" in metafunc.fixturenames:
+        halves = list(COPIES) if thorough else list(COPIES)[:2]
+        pairs = [(name, "float32") for name in COPIES] + [(name, dtype) for name in halves for dtype in HALVES]
+        metafunc.parametrize(("copied", "dtype"), pairs)
 
 
-@pytest.mark.parametrize("dtype", ["float64", *HALVES])
 def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, make_checkpoint):
-    """``make audit`` tries all of them."""
     bug, planted = name, BUGS[name]
     builder = mutant(framework, planted.file, getattr(planted, framework))
     report = judge(framework, builder, make_checkpoint(planted.recipe), dtype=dtype)
@@ -401,14 +418,8 @@ def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, m
     assert (report.first_divergence[framework].name == planted.found_at) != coarse
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [POST_NORM, PRE_NORM, PRE_TRAINING, TRANSLATION, ANNOTATED, PRENORM, ATTENTION],
-    ids=["post-norm", "pre-norm", "pre-training", "translation", "annotated", "prenorm", "attention"],
-)
-@pytest.mark.parametrize("dtype", ["float32", *HALVES])
-def test_unchanged_copy_passes(recipe, dtype, framework, mutant, make_checkpoint):
+def test_unchanged_copy_passes(copied, dtype, framework, mutant, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
-    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(recipe), dtype=dtype)
+    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(COPIES[copied]), dtype=dtype)
     assert report.verdict == ("error" if framework == "paddle" and dtype in HALVES else "pass")
     assert not report.first_divergence
