@@ -51,6 +51,8 @@ def read(path: Path) -> dict[str, Any]:
         if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
             raise KeyError(unknown[0])
         report.known(found)
+        for model in found["models"].values():
+            _ = model["config"], model["weights_digest"]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
     return found
@@ -65,8 +67,11 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     Raises:
         BenchError: the old report is of another configuration, or of none of the cases.
     """
-    if old.get("config") and new.get("config") and old["config"] != new["config"]:
-        raise BenchError("the earlier result is of a model with another configuration; compare with one of this model")
+    for name in old["models"].keys() & new["models"].keys():
+        if old["models"][name]["config"] != new["models"][name]["config"]:
+            raise BenchError(
+                f"the earlier result is of a {name} with another configuration; compare with one of this model"
+            )
     floor = max(old["noise_floor"], new["noise_floor"], LEAST)
     before, after = (report.known(one).results for one in (old, new))
     found: list[Change] = []
@@ -96,7 +101,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
             **one["environment"].get("settings", {}),
-            "weights": one["weights_digest"],
+            **{f"weights of {name}": model["weights_digest"] for name, model in one["models"].items()},
         }
         for one in (old, new)
     ]

@@ -22,21 +22,17 @@ FIELDS = (
 
 
 def to_dict(
-    model: str,
-    weights_digest: str,
+    models: Mapping[str, Any],
     results: Sequence[Result],
     comparisons: Sequence[Comparison],
     rooflines: Mapping[str, Any],
     environment: Mapping[str, Any],
-    config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report. ``rooflines``: what the hardware reached, by dtype. ``config``: the model's configuration."""
+    """The report. ``models``: weights_digest and config by name. ``rooflines``: what the hardware reached, by dtype."""
     again, ratios = split(comparisons)
     return {
         "schema": SCHEMA,
-        "model": model,
-        "weights_digest": weights_digest,
-        "config": dict(config or {}),
+        "models": dict(models),
         "environment": dict(environment),
         "roofline": list(rooflines.values()),
         "noise_floor": statistics.floor_of(again),

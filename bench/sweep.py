@@ -100,6 +100,11 @@ class Known:
     comparisons: Sequence[Comparison] = ()
     others: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 
+    def of(self, model: str) -> "Known":
+        """What is known of one model."""
+        results = {name: one for name, one in self.results.items() if one.case.cell.model == model}
+        return Known(results, [one for one in self.comparisons if one.a in results], self.others)
+
 
 Step = Callable[[str], None]
 
@@ -490,8 +495,10 @@ def beside(reference_mb: float, most: int, available_mb: float = float("inf")) -
     return most if reference_mb <= 0 else max(1, min(most, int(room / (1.5 * reference_mb))))
 
 
-def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path | None, seed: int) -> None:
-    """Find out, before the first is timed, whether a cell fits the model; those that do not are rows that say so.
+def check_cells(cells: Sequence[tuple[Cell, Checkpoint, Path | None]], seed: int) -> None:
+    """Find out, before the first is timed, whether a cell fits its model; those that do not are rows that say so.
+
+    ``cells``: each with the model's checkpoint and its tokenizer, if it has one.
 
     Raises:
         InputError: none does, or there is none.
@@ -499,7 +506,7 @@ def check_cells(cells: Sequence[Cell], checkpoint: Checkpoint, tokenizer: Path |
     if not cells:
         raise InputError("there is nothing to time; give at least one batch size and one length")
     unfit: list[InputError] = []
-    for cell in cells:
+    for cell, checkpoint, tokenizer in cells:
         try:
             workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
         except InputError as error:

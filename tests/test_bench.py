@@ -32,6 +32,7 @@ FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
 NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None}
+MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 2}}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
 
@@ -72,7 +73,7 @@ def test_a_failure_is_a_row_and_the_sweep_goes_on(make_checkpoint):
         assert reason in results[name].failure
     assert {one.a.split("/")[0] for one in sweep.comparisons} == {"triglot-torch-eager*", "triglot-paddle-eager"}
     assert children() == [], "no process outlives the sweep"
-    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": sweep.others})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": sweep.others})
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     # A model of a few hundred kilobytes, in an interpreter with NumPy.
     assert 0.2 < results["triglot-paddle-eager"].facts["peak_rss_mb"] < 300
@@ -105,7 +106,7 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
 
 def test_a_machine_whose_speed_varies_is_said_to(make_checkpoint):
     swept_once, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
-    found = report.to_dict("m", "d", swept_once.results, swept_once.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, swept_once.results, swept_once.comparisons, {}, {"others": {}})
     reference = next(case for case in found["cases"] if case["arm"] == "triglot-torch-eager")
     for slow, said in ((1.0, False), (1.1, False), (1.5, True)):
         reference.update(samples_ms=[1.0, 1.01] * 5 + [slow, slow * 1.01] * 5, round_lengths=[2] * 10)
@@ -163,11 +164,11 @@ def test_a_device_is_timed_by_its_own_clock():
 
 def test_what_a_device_says_is_reported(make_checkpoint):
     sweep, results = swept(make_checkpoint, ["triglot-torch-eager"])
-    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": {}})
     assert found["cases"][0]["device_ms"] is None
     assert "GPU" not in report.markdown(found)
     results["triglot-torch-eager"].facts["device_ms"] = {"p50": 0.25}
-    found = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": {}})
     assert " (GPU 0.25) |" in report.markdown(found)
     assert "by the clock of the device" in report.markdown(found)
 
@@ -300,6 +301,38 @@ def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, comman
     assert json.loads(Path("bench.json").read_text()) == third
 
 
+def test_several_models_are_timed_in_turn(workplace, command, monkeypatch):
+    """Each in cells of its own; one that is asked for later is added to what is there."""
+    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
+    monkeypatch.setattr(benchmark, "WORKER", FAKES)
+    models, asked = (
+        ("bert-base-tiny", "translation-tiny"),
+        ("--arm", "triglot-paddle-eager", *SHORT[:2], "--length", "12"),
+    )
+    code, out, err = command("bench", *models, models[0], *asked, *SHORT[4:], "--length", "30", "--json", "bench.json")
+    assert (code, err) == (0, "")
+    found = comparison.read(Path("bench.json"))
+    assert list(found["models"]) == list(models)
+    for name in models:
+        assert found["models"][name]["config"] == recipe(name).to_dict()
+        assert f"{name}, forward, batch 2, length 12" in out
+    said = {(case["model"], case["length"]): case["status"] for case in found["cases"]}
+    assert said == {
+        (models[0], 12): "ok",
+        (models[0], 30): "ok",
+        (models[1], 12): "ok",
+        (models[1], 30): "skipped",  # it is over the maximum of that one
+    }
+    code, _, err = command("bench", models[0], *asked, *SHORT[4:], "--json", "bench.json", "--resume")
+    assert code == 2
+    assert "of a model that is not asked for; write another file" in err
+    more = ("bench", *models, "minilm-tiny", *asked, *SHORT[4:], "--json", "bench.json", "--resume", "--quiet")
+    assert command(*more) == (0, "", "")
+    again = comparison.read(Path("bench.json"))
+    assert list(again["models"]) == [*models, "minilm-tiny"]
+    assert [case for case in again["cases"] if case["model"] in models] == found["cases"]
+
+
 def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
     names = [
         "triglot-torch-eager",
@@ -332,19 +365,18 @@ def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
 def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, command, monkeypatch):
     sweep, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
     around = {"others": sweep.others, **environment()}
-    now = report.to_dict("m", "d", sweep.results, sweep.comparisons, {}, around)
+    now = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, around)
     now["noise_floor"] = 0.2
-    now["config"] = {"layers": 2}
     monkeypatch.setattr(benchmark, "bench", lambda *_, **__: now)
     for factor, expected, verdict in ((0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")):
         then = json.loads(json.dumps(now))
         for case in then["cases"]:
             case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
-        then["weights_digest"] = "another"
+        then["models"]["bert-base-tiny"]["weights_digest"] = "another"
         Path("then.json").write_text(json.dumps(then))
         code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
         assert (code, out.count(f"  {verdict}")) == (expected, 2), out
-        assert "also, weights was another, is d" in out
+        assert "also, weights of bert-base-tiny was another, is d" in out
         found = comparison.changes(then, now)
         assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
     # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
@@ -353,7 +385,10 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
     code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
     assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
     for changed, message in (
-        ({"config": {"layers": 1}}, "the earlier result is of a model with another configuration; compare with one of"),
+        (
+            {"models": {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 1}}}},
+            "the earlier result is of a bert-base-tiny with another configuration; compare with one of this model",
+        ),
         ({"cases": []}, "none of these cases was timed in the earlier result; compare with one of the same cases"),
     ):
         Path("then.json").write_text(json.dumps({**then, **changed}))

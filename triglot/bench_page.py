@@ -58,7 +58,7 @@ def page(found: Mapping[str, Any]) -> str:
     cells = [_cell(found, cell, members) for cell, members in by_cell.items()]
     _apart(plot for part in (*grids, *cells) for plot in part["plots"])
     return template.render(
-        model=found["model"],
+        models=", ".join(found["models"]),
         summary=_summary(found, by_cell),
         facts=_facts(found),
         colours={name: tone for name, tone in bench_plots.COLOURS.items() if name in took_part},
@@ -87,7 +87,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [
         ("frequency", f"{machine['frequency_mhz']:.0f} MHz" if machine.get("frequency_mhz") else None),
         ("load before", ", ".join(f"{value:.2f}" for value in load) if load else None),
-        ("weights", found["weights_digest"]),
+        *((f"weights of {name}", model["weights_digest"]) for name, model in found["models"].items()),
     ]
     facts += [
         (f"roofline in {one['dtype']}", f"{one['gflops']:,.0f} GFLOP/s, copies at {one['copy_gb_per_s']:,.1f} GB/s")

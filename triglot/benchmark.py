@@ -11,7 +11,7 @@ from triglot import impls, shared
 from triglot.bench import machine, report, roofline
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell
-from triglot.bench.sweep import Settings, Sweep, check_cells
+from triglot.bench.sweep import Known, Settings, Sweep, check_cells
 from triglot.models import Source
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
@@ -20,7 +20,7 @@ WORKER = (sys.executable, "-P", "-m", "triglot.bench.worker")
 
 
 def bench(
-    source: Source,
+    sources: Sequence[Source],
     cells: Sequence[Cell],
     arms: Sequence[str] | None = None,
     settings: Settings | None = None,
@@ -29,56 +29,71 @@ def bench(
     on_results: Callable[[dict[str, Any]], None] = lambda _: None,
     earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Time every arm in every cell; the report, ``triglot.bench/1``.
+    """Time every arm in every cell; the report, ``triglot.bench/1``. ``sources``: the models that the cells name.
 
     ``on_step`` is told how many cases are done and what is done now; ``on_results`` gets the report so far, whenever
     there is more. ``earlier`` is a report that is to be completed: what is in it is not timed again, if code, weights,
-    environment and settings are the same.
-
-    What is in ``earlier`` and not asked for now is kept.
+    environment and settings are the same. What is in it and not asked for now is kept.
 
     Raises:
-        InputError: a cell does not fit the model.
+        InputError: no cell fits its model.
         BenchError: ``earlier`` was measured in another way, so it cannot be completed.
     """
     settings = settings or Settings()
-    check_cells(cells, source.checkpoint, source.tokenizer, settings.seed)
+    by_name = {source.name: source for source in sources}
+    check_cells(
+        [(cell, by_name[cell.model].checkpoint, by_name[cell.model].tokenizer) for cell in cells], settings.seed
+    )
     rooflines: dict[str, Any] = {one["dtype"]: one for one in earlier["roofline"]} if earlier else {}
     names = list(ARMS) if arms is None else list(arms)
     asked = {Case(arm, cell, copy).id for cell in cells for arm in names for copy in (0, 1)}
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
-    sweep = Sweep(
-        source.checkpoint,
-        names,
-        settings,
-        tokenizer=source.tokenizer,
-        command=WORKER,
-        on_step=lambda text: on_step(done(), text),
-        on_results=lambda: on_results(found()),
-        known=report.known(earlier) if earlier else None,
-        facts={
-            "code": code(),
-            "weights": source.checkpoint.digest,
-            "environment": environment(),
-            "settings": vars(settings),
-        },
-    )
+    known = report.known(earlier) if earlier is not None else Known()
+    facts = {"code": code(), "environment": environment(), "settings": vars(settings)}
+    sweeps = {
+        name: Sweep(
+            source.checkpoint,
+            names,
+            settings,
+            tokenizer=source.tokenizer,
+            command=WORKER,
+            on_step=lambda text: on_step(done(), text),
+            on_results=lambda: on_results(found()),
+            known=known.of(name),
+            facts={**facts, "weights": source.checkpoint.digest},
+        )
+        for name, source in by_name.items()
+    }
 
     if earlier is not None:
         _check_same(earlier, settings)
-        sweep.keep(asked)
+        if lost := [one.case.id for one in known.results.values() if one.case.cell.model not in by_name]:
+            raise BenchError(
+                f"the file to complete has {lost[0]}, of a model that is not asked for; write another file"
+            )
+        for sweep in sweeps.values():
+            sweep.keep(asked)
 
     def done() -> int:
-        return sum(not result.case.copy and result.case.id in asked for result in sweep.results)
+        return sum(
+            not result.case.copy and result.case.id in asked for sweep in sweeps.values() for result in sweep.results
+        )
 
     def found() -> dict[str, Any]:
-        around = {**surroundings, "workers": sweep.environments, "others": sweep.others}
-        digest = source.checkpoint.digest
-        config = source.checkpoint.config.to_dict()
-        return report.to_dict(source.name, digest, sweep.results, sweep.comparisons, rooflines, around, config)
+        around: dict[str, Any] = {**surroundings, "workers": {}, "others": {}}
+        for sweep in sweeps.values():
+            around["workers"] |= sweep.environments
+            around["others"] |= sweep.others
+        models = {
+            name: {"weights_digest": one.checkpoint.digest, "config": one.checkpoint.config.to_dict()}
+            for name, one in by_name.items()
+        }
+        results = [result for sweep in sweeps.values() for result in sweep.results]
+        comparisons = [comparison for sweep in sweeps.values() for comparison in sweep.comparisons]
+        return report.to_dict(models, results, comparisons, rooflines, around)
 
     # Before the first and after the last: a moment in which the machine is slow is not what it can do.
-    new = [cell for cell in cells if not sweep.has(cell)]
+    new = [cell for cell in cells if not sweeps[cell.model].has(cell)]
     moments = {(cell.dtype, cell.device, cell.threads) for cell in new}
 
     def measure() -> None:
@@ -89,7 +104,7 @@ def bench(
 
     measure()
     for cell in cells:
-        sweep.run(cell)
+        sweeps[cell.model].run(cell)
     measure()
     return found()
 

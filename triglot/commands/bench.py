@@ -15,13 +15,21 @@ from triglot.commands.options import (
     Framework,
     JsonOption,
     Mode,
-    ModelArgument,
     QuietOption,
     SeedOption,
     SetOption,
 )
 from triglot.commands.output import check_apart, check_target, show, write_json
 from triglot.shared.errors import BenchError
+
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...",
+        help="One or more, each a recipe, a neutral checkpoint (.npz), or a folder with config.json and "
+        "model.safetensors, as for parity.",
+    ),
+]
 
 
 class Workload(StrEnum):
@@ -49,7 +57,7 @@ class Allocator(StrEnum):
 
 
 def bench(
-    model: ModelArgument,
+    model: ModelsArgument,
     framework: Annotated[
         list[Framework] | None, typer.Option(help="Only the arms of this one; repeatable. Default: every one.")
     ] = None,
@@ -122,9 +130,8 @@ def bench(
     from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import environment, files  # noqa: PLC0415
 
-    check_target(json_file, model, config, compare)
-    check_target(markdown, model, config, compare)
-    check_target(html, model, config, compare)
+    for target in (json_file, markdown, html):
+        check_target(target, *model, config, compare)
     check_apart(json_file, markdown, html)
     if html is not None:
         bench_page.check_page(html)
@@ -137,19 +144,23 @@ def bench(
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
     old = comparison.read(compare) if compare is not None else None
     dialect = source_dialect.value if source_dialect else None
-    source = models.resolve(model, seed, configuration(config, fields), dialect)
+    sources = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
     names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
-    spanned = cells(
-        source.name,
-        workload.value,
-        batches=batch or [8],
-        lengths=length or [min(128, source.checkpoint.config.source_max_length)],
-        fills=fill or [1.0],
-        orders=[one.value for one in order or [Order.padded]],
-        dtypes=[one.value for one in dtype or [Dtype.float32]],
-        device=device.value,
-        threads=threads or environment.cores(),
-    )
+    spanned = [
+        cell
+        for source in sources
+        for cell in cells(
+            source.name,
+            workload.value,
+            batches=batch or [8],
+            lengths=length or [min(128, source.checkpoint.config.source_max_length)],
+            fills=fill or [1.0],
+            orders=[one.value for one in order or [Order.padded]],
+            dtypes=[one.value for one in dtype or [Dtype.float32]],
+            device=device.value,
+            threads=threads or environment.cores(),
+        )
+    ]
     settings = Settings(
         seconds=seconds,
         rounds=rounds,
@@ -159,9 +170,10 @@ def bench(
         memory_limit_mb=memory_limit,
     )
 
-    with bench_tables.steps(f"bench of {source.name}", len(spanned) * len(names), quiet=quiet) as on_step:
+    title = f"bench of {', '.join(source.name for source in sources)}"
+    with bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step:
         found = benchmark.bench(
-            source,
+            sources,
             spanned,
             names,
             settings,
