@@ -34,6 +34,11 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("--seeds") == 1:
+        # JAX compiles each operation for each shape, in each process anew; an audit would fill the disk.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / "build" / "jax"))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     if not config.getoption("--gpu"):
         # What happens without an accelerator is the same on every machine. No framework is imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
