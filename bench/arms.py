@@ -28,7 +28,7 @@ class Prepared(Protocol):
     """
 
     def call(self) -> Any:
-        """Compute every batch; on a GPU, what this returns may not be there yet."""
+        """Compute every batch; in JAX and on a GPU, what this returns may not be there yet."""
         ...
 
     def wait(self, results: Any) -> None:

@@ -51,8 +51,8 @@ def read(path: Path) -> dict[str, Any]:
         if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
             raise KeyError(unknown[0])
         report.known(found)
-        for model in found["models"].values():
-            _ = model["config"], model["weights_digest"]
+        named: dict[str, Any] = {case["model"]: found["models"][case["model"]] for case in found["cases"]}
+        _ = [(model["config"], model["weights_digest"]) for model in (*named.values(), *dict(found["models"]).values())]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
     return found
@@ -96,12 +96,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What else is not the same, in words: a ratio may come from there."""
+    both = old["models"].keys() & new["models"].keys()
     facts = [
         {
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
             **one["environment"].get("settings", {}),
-            **{f"weights of {name}": model["weights_digest"] for name, model in one["models"].items()},
+            **{f"weights of {name}": one["models"][name]["weights_digest"] for name in both},
         }
         for one in (old, new)
     ]

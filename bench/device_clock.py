@@ -1,4 +1,7 @@
-"""Time on a GPU by the events of its own queue: what a call takes there, without the host that starts it and waits."""
+"""Time on a GPU by the events of its own queue: from the first work of a call to the last.
+
+Without the host's wait, that is, but with the gaps in which the device waits for the host to give it more to do.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,7 +21,7 @@ class Ours:
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         arm, cell = ARMS[case.arm], case.cell
         self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
-        self.workload, self.pad_id = cell.workload, checkpoint.config.pad_id
+        self.workload, self.end_id = cell.workload, checkpoint.config.end_id
         if cell.workload == "training":
             self.model.begin_training(PLAN)
         self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
@@ -37,9 +37,8 @@ class Ours:
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """What a call returned, of the first batch."""
         if self.workload == "generation":
-            ids = [self.model.to_numpy(target)[:, 1:] for target in results]  # the first was given
-            generated = sum(int((target != self.pad_id).sum()) for target in ids)
-            return {IDS: self.model.to_numpy(results[0]), GENERATED: np.array(generated)}
+            ids = [self.model.to_numpy(target) for target in results]
+            return {IDS: ids[0], GENERATED: np.array(sum(generated(target, self.end_id) for target in ids))}
         if self.workload == "training":
             return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
         if self.workload == "forward+backward":
@@ -50,3 +49,10 @@ class Ours:
 
 
 prepare = Ours
+
+
+def generated(target: Array, end_id: int | None) -> int:
+    """How many tokens of targets (B, T) the model said: all but the first, up to the end of each."""
+    said = target[:, 1:]
+    ended = np.cumsum(said == end_id, axis=1) - (said == end_id)  # ends before this place
+    return int((ended == 0).sum())

@@ -192,7 +192,7 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
     if any(case.get("device_ms") for case in report["cases"] if cell_of(case) == cell):
-        parts.append("GPU: what the call took by the clock of the device, without the host that starts it.")
+        parts.append("GPU: from its first work to its last, by the clock of the device.")
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")

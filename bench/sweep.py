@@ -19,7 +19,7 @@ from ..shared import checkpoint as checkpoints
 from ..shared import npz
 from ..shared.checkpoint import Checkpoint
 from ..shared.dtypes import FLOATS
-from ..shared.errors import BenchError, FrameworkError, InputError
+from ..shared.errors import BenchError, CheckpointError, FrameworkError, InputError
 from ..shared.parity.harness import weights_for
 from ..shared.parity.workers import Worker, WorkerError
 from . import flops, machine, statistics, workloads
@@ -156,16 +156,19 @@ class Sweep:
                     "weights or packages; write another file"
                 )
 
-    def has(self, cell: Cell) -> bool:
-        """Whether an earlier sweep has all of a cell."""
-        return all(self._is_known(Case(arm, cell)) for arm in self._arms)
+    def times(self, cell: Cell) -> bool:
+        """Whether there is an arm to time in a cell: one that can take part, and that no earlier sweep has."""
+        return any(not self._is_known(Case(arm, cell)) and self._why_not(arm, cell) is None for arm in self._arms)
+
+    def _why_not(self, arm: str, cell: Cell) -> str | None:
+        return ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
 
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
             try:
                 work = _Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
-            except InputError as error:
+            except (InputError, CheckpointError) as error:  # it is too long, or its weights do not fit the dtype
                 cases = [Case(arm, cell) for arm in self._arms]
                 self.results += [Result(one, "skipped", str(error), digest=digest(one, self._facts)) for one in cases]
                 return
@@ -175,8 +178,7 @@ class Sweep:
                 if self._take_over(case):
                     self._take_over(Case(arm, cell, copy=1))
                     continue
-                why = ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
-                if why:
+                if why := self._why_not(arm, cell):
                     self.results.append(Result(case, "skipped", why, digest=digest(case, self._facts)))
                 else:
                     cases.append(case)

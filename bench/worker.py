@@ -108,21 +108,19 @@ def sample(prepared: "Prepared", device: DeviceClock | None, seconds: float, lea
     device_samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
     busy, begin = processor(), clock()
-    end = begin + seconds
-    last = begin
-    while last < end or len(samples) < least:
+    while clock() < begin + seconds or len(samples) < least:
+        start = clock()
         if device is not None:
             device.start()
         results = prepared.call()
         if device is not None:
             device.stop()
         prepared.wait(results)
-        now = clock()
-        samples.append(1000 * (now - last))
-        last = now
+        del results  # or the next call would find less memory
+        samples.append(1000 * (clock() - start))
         if device is not None:
             device_samples.append(device.milliseconds())
-    used = (processor() - busy) / (last - begin)
+    used = (processor() - busy) / (clock() - begin)
     return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 

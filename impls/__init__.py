@@ -51,7 +51,7 @@ def build(
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
-        CheckpointError: a weight is NaN or infinite.
+        CheckpointError: a weight is NaN or infinite, or too large for the dtype.
     """
     check_choice("device", device, DEVICES)
     if dtype is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from . import files, npz, schema, training_members
 from .arrays import Array
 from .config import ModelConfig
-from .dtypes import BFLOAT16, FLOATS, storable
+from .dtypes import BFLOAT16, FLOATS, HALVES, storable
 from .errors import CheckpointError, ConfigError, OutputError, TrainingError
 from .training import Moments, Training
 
@@ -108,9 +108,7 @@ def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
                 )
             with np.errstate(over="ignore"):
                 if block.dtype != FLOATS[dtype] and not np.isfinite(block.astype(FLOATS[dtype])).all():
-                    wide = (
-                        "float32" if dtype == "float16" and np.isfinite(block.astype(np.float32)).all() else "float64"
-                    )
+                    wide = "float32" if dtype in HALVES and np.isfinite(block.astype(np.float32)).all() else "float64"
                     raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype {wide}")
 
 

@@ -32,13 +32,6 @@ def representable(array: Array, dtype: str) -> Float32s:
         return array.astype(FLOATS[dtype] if dtype in HALVES else np.float32).astype(np.float32)
 
 
-def clipped(array: Array, dtype: str) -> Array:
-    """Floats for a model in ``dtype``: float16 has nothing beyond 65,504, which is put in the place of what is."""
-    if dtype != "float16" or array.dtype.kind != "f":
-        return array
-    return np.clip(array, -LARGEST_FLOAT16, LARGEST_FLOAT16)
-
-
 def storable(array: Array) -> Array:
     """The same bits in a format that files and other libraries know: bfloat16 as uint16."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array

@@ -91,6 +91,8 @@ def check_target(path: Path) -> None:
     """
     if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        return  # a pipe or a device: nothing is replaced, so its folder is no matter
     _check_parent(path)
 
 

@@ -4,6 +4,7 @@ Frameworks disagree on bad input: an id outside the vocabulary is an error in on
 the third. So ``batch`` and ``pair`` refuse it here, in the same words for all.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from .arrays import Array, Bools, Int32s
 from .config import ModelConfig
-from .dtypes import LARGEST_BFLOAT16
+from .dtypes import LARGEST_BFLOAT16, LARGEST_FLOAT16
 from .errors import InputError, TrainingError
 
 _HIDING = -1000.0  # its exponential is zero in every format, beside scores of any size that a trained model has
@@ -237,6 +238,23 @@ def check_trainable(config: ModelConfig) -> None:
             "this model is attention alone: there is no loss to train it by; take one of kind encoder or "
             "encoder_decoder, as translation"
         )
+
+
+def in_range(arrays: Mapping[str, Array], dtype: str) -> dict[str, Array]:
+    """The members of a batch for a model in ``dtype``: a bias of attention ends where float16 does.
+
+    Raises:
+        InputError: another input holds a number that float16 cannot.
+    """
+    if dtype != "float16":
+        return dict(arrays)
+    found = dict(arrays)
+    if "bias" in found:
+        found["bias"] = np.clip(found["bias"], -LARGEST_FLOAT16, LARGEST_FLOAT16)
+    for name in ("source", "query", "value"):
+        if name in found and (np.abs(found[name]) > LARGEST_FLOAT16).any():
+            raise InputError(f"{name} holds a number beyond 65504, which float16 cannot hold; use dtype float32")
+    return found
 
 
 def attention(

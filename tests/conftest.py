@@ -39,7 +39,9 @@ def pytest_configure(config):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / "build" / "jax"))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    if not config.getoption("--gpu"):
+    if config.getoption("--gpu"):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would leave a quarter for all others
+    else:
         # What happens without an accelerator is the same on every machine. No framework is imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)

@@ -17,7 +17,7 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import arms, comparison, readme, report, roofline, worker, workloads
+from triglot.bench import arms, comparison, ours, readme, report, roofline, worker, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
@@ -28,6 +28,7 @@ from triglot.shared.environment import environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.recipes import recipe
 
+ROOT = Path(__file__).parents[1]
 FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
@@ -170,7 +171,7 @@ def test_what_a_device_says_is_reported(make_checkpoint):
     results["triglot-torch-eager"].facts["device_ms"] = {"p50": 0.25}
     found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": {}})
     assert " (GPU 0.25) |" in report.markdown(found)
-    assert "by the clock of the device" in report.markdown(found)
+    assert "from its first work to its last, by the clock of the device." in report.markdown(found)
 
 
 def test_an_arm_that_cannot_take_part_is_skipped_with_the_reason(monkeypatch):
@@ -325,7 +326,7 @@ def test_several_models_are_timed_in_turn(workplace, command, monkeypatch):
     }
     code, _, err = command("bench", models[0], *asked, *SHORT[4:], "--json", "bench.json", "--resume")
     assert code == 2
-    assert "of a model that is not asked for; write another file" in err
+    assert "has translation-tiny, which is not asked for; ask for it, or write another" in err
     more = ("bench", *models, "minilm-tiny", *asked, *SHORT[4:], "--json", "bench.json", "--resume", "--quiet")
     assert command(*more) == (0, "", "")
     again = comparison.read(Path("bench.json"))
@@ -399,7 +400,7 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
 
 
 def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command, monkeypatch):
-    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
+    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("there is nothing to measure it for"))
     code, out, err = command("bench", "bert-base-tiny", "--arm", "nnx", "--workload", "generation")
     assert (code, "skipped" in out) == (2, True)
     assert err == "triglot: nothing was timed; see why in the table, or in the file of --json\n"
@@ -438,6 +439,8 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),
         (("--compare", "list.json"), "list.json is no triglot.bench/1"),
         (("--compare", "part.json"), "part.json lacks a part, or has a wrong one"),
+        (("--compare", "models.json"), "models.json lacks a part, or has a wrong one (KeyError('m'))"),
+        (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one (TypeError"),
         (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
         (("--mode", "compiled", "--framework", "jax"), "no arm is left of that framework, mode and name"),
     ],
@@ -445,6 +448,10 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
 def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workplace, command):
     Path("text.json").write_text("no")
     Path("list.json").write_text("[]")
+    kept = json.loads(next((ROOT / "bench" / "results").glob("*-bench.json")).read_text())
+    kept["cases"][0]["model"] = "m"
+    Path("models.json").write_text(json.dumps(kept))
+    Path("unlike.json").write_text(json.dumps({**kept, "models": ["m"]}))
     Path("part.json").write_text('{"schema": "triglot.bench/1", "cases": [{}]}')
     code, out, err = command("bench", "bert-base-tiny", *arguments)
     assert (code, out) == (2, "")
@@ -469,8 +476,41 @@ def test_a_cell_that_does_not_fit_is_a_row(workplace, command, monkeypatch):
     assert "of roofline" not in second
 
 
+def test_weights_that_do_not_fit_a_dtype_are_a_row(workplace, command, make_checkpoint, monkeypatch):
+    """And the sweep goes on, with the next dtype and the next model."""
+    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
+    monkeypatch.setattr(benchmark, "WORKER", FAKES)
+    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint.tensors["embeddings.token.weight"][1, 2] = 7e4
+    triglot.save(checkpoint, "large.npz")
+    asked = ("--arm", "triglot-torch-eager", *SHORT, "--dtype", "float16", "--dtype", "float32", "--json", "bench.json")
+    assert command("bench", "large.npz", "bert-base-tiny", *asked)[0] == 0
+    found = json.loads(Path("bench.json").read_text())["cases"]
+    timed = [case for case in found if "*" not in case["id"]]
+    said = {(case["model"], case["dtype"]): (case["status"], case["failure"]) for case in timed}
+    assert said["large.npz", "float16"] == (
+        "skipped",
+        "embeddings.token.weight holds numbers that do not fit into float16; use dtype float32",
+    )
+    assert said["large.npz", "float32"] == ("ok", None)
+    assert said["bert-base-tiny", "float32"] == ("ok", None)
+
+
+def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
+    monkeypatch.setattr(benchmark, "WORKER", FAKES)
+    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "-", "--quiet")
+    code, out, err = command(*asked)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["schema"] == "triglot.bench/1"
+    assert command(*asked, "--resume") == (2, "", "triglot: --resume completes the file of --json; name it\n")
+    assert os.listdir() == []
+
+
 def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
-    """Those that the model said, up to the end of each target: not the first, which is given, and no padding."""
+    """Those that the model said up to the end of each target, padding too, but not the first, which is given."""
+    targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
+    assert ours.generated(np.array(targets), 3) == 4 + 1 + 6
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 3, 9, 1.0, 1)
     (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
@@ -478,7 +518,8 @@ def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     sweep.run(cell)
     facts = sweep.results[0].facts
     ids = impls.build("numpy", checkpoint).generate(batch.source)
-    expected = int((ids[:, 1:] != checkpoint.config.pad_id).sum())
+    expected = ids[:, 1:].size  # with random weights, nothing ends
+    assert not (ids == checkpoint.config.end_id).any()
     assert facts["tokens_per_second"] == pytest.approx(expected / (facts["latency_ms"]["p50"] / 1000))
 
 
@@ -486,9 +527,6 @@ def test_a_limit_of_memory_that_has_no_effect_is_refused(workplace, command, mon
     monkeypatch.setattr(sys, "platform", "darwin")
     code, _, err = command("bench", "bert-base-tiny", "--memory-limit", "1000")
     assert (code, err) == (2, "triglot: --memory-limit has no effect here, on Linux alone; leave it out\n")
-
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_the_tables_of_the_readme_are_those_of_the_newest_result():

@@ -58,12 +58,14 @@ def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, ma
         module, function = ARMS[name].builder.split(":")
         builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
         prepared = builder(checkpoint, Case(name, cell), batches)
-        outputs = prepared.outputs(prepared.call())
+        results = prepared.call()
+        prepared.wait(results)
+        outputs = prepared.outputs(results)
         assert {name.split(".")[0] for name in outputs} >= {"loss", "gradients"}
         assert any(name.startswith(WEIGHTS) for name in outputs) == (workload == "training")
         found = expectation.judge(outputs)
         assert found.verdict == "pass", (name, found)
-        prepared.call()
+        prepared.wait(prepared.call())
 
 
 def first_step(checkpoint, batch):

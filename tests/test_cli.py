@@ -5,13 +5,12 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import triglot
-
-SHORT = ("--arm", "triglot-torch-eager", "--length", "8", "--seconds", "0.1", "--rounds", "2")
 
 
 def run(*arguments, **options):
@@ -43,13 +42,26 @@ def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framewo
     assert {row["framework"] for row in report["checks"]} == {framework}
 
 
-def test_json_is_printed_on_request(checkpoint_file, tmp_path):
-    """Once, however often a file would have been written on the way."""
-    for command in (("inspect", checkpoint_file), ("bench", checkpoint_file, *SHORT)):
-        result = run(*command, "--json", "-", "--quiet", cwd=tmp_path)
-        assert (result.returncode, result.stderr) == (0, "")
-        assert isinstance(json.loads(result.stdout), dict)
-    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_file.name]
+@pytest.mark.parametrize("redirected", [">", ">>", "|"])
+def test_json_is_printed_on_request(redirected, checkpoint_file, tmp_path):
+    """Whatever standard output is: a file keeps what it has."""
+    (tmp_path / "log").write_text("[1]\n")
+    target = "cat >> log" if redirected == "|" else "log"
+    asked = f"{sys.executable} -m triglot inspect {checkpoint_file} --json - --quiet {redirected} {target}"
+    subprocess.run(asked, shell=True, check=True, cwd=tmp_path)
+    *before, found = (tmp_path / "log").read_text().split("\n", 0 if redirected == ">" else 1)
+    assert before == ([] if redirected == ">" else ["[1]"])
+    assert json.loads(found)["config"]["layers"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", checkpoint_file.name]
+
+
+def test_a_device_is_written_to_whoever_owns_its_folder(checkpoint_file, monkeypatch):
+    from triglot.shared import files
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    files.check_target(Path("/dev/null"))
+    with pytest.raises(triglot.OutputError, match="is not writable"):
+        files.check_target(checkpoint_file)
 
 
 def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):

@@ -33,24 +33,33 @@ def on_cuda(request, framework, make_checkpoint):
 
 
 @pytest.mark.parametrize("dtype", ARITHMETIC)
-@pytest.mark.parametrize("mode", ["eager", "jit"])
+@pytest.mark.parametrize("mode", impls.MODES)
 def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
     report = triglot.check(make_checkpoint("bert-base-tiny"), [on_cuda], device="cuda", mode=mode, dtype=dtype)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
-@pytest.mark.parametrize("workload", ["forward", "forward+backward", "training"])
-def test_a_gpu_is_timed(on_cuda, workload, workplace):
-    asked = ["bench", "bert-base-tiny", "--device", "cuda", "--framework", on_cuda, "--workload", workload, *SHORT]
+@pytest.mark.parametrize(
+    ("model", "workload", "dtype"),
+    [
+        *(("bert-base-tiny", "forward", dtype) for dtype in ARITHMETIC),
+        ("bert-base-tiny", "forward+backward", "float32"),
+        ("bert-base-tiny", "training", "float32"),
+        ("translation-tiny", "generation", "float32"),
+    ],
+)
+def test_a_gpu_is_timed(on_cuda, model, workload, dtype, workplace):
+    asked = ["bench", model, "--device", "cuda", "--framework", on_cuda, "--workload", workload, "--dtype", dtype]
+    asked += SHORT
     command = [sys.executable, "-P", "-m", "triglot", *asked, "--json", "bench.json", "--quiet"]
     assert subprocess.run(command, check=False).returncode == 0
     found = json.loads(Path("bench.json").read_text())
-    config = triglot.recipes()["bert-base-tiny"]
+    config = triglot.recipes()[model]
     timed = [case for case in found["cases"] if case["status"] == "ok"]
     assert {case["arm"] for case in timed} >= {
         name
         for name, arm in arms.ARMS.items()
-        if arm.framework == on_cuda and not arm.why_not(config, workload, "float32", "cuda")
+        if arm.framework == on_cuda and not arm.why_not(config, workload, dtype, "cuda")
     }
     for case in timed:
         assert case["peak_device_mb"] > 0

@@ -33,11 +33,11 @@ def bench(
 
     ``on_step`` is told how many cases are done and what is done now; ``on_results`` gets the report so far, whenever
     there is more. ``earlier`` is a report that is to be completed: what is in it is not timed again, if code, weights,
-    environment and settings are the same. What is in it and not asked for now is kept.
+    environment and settings are the same. What is in it of the same models and not asked for now is kept.
 
     Raises:
         InputError: no cell fits its model.
-        BenchError: ``earlier`` was measured in another way, so it cannot be completed.
+        BenchError: ``earlier`` was measured in another way, or has a model more, so it cannot be completed.
     """
     settings = settings or Settings()
     by_name = {source.name: source for source in sources}
@@ -67,9 +67,9 @@ def bench(
 
     if earlier is not None:
         _check_same(earlier, settings)
-        if lost := [one.case.id for one in known.results.values() if one.case.cell.model not in by_name]:
+        if lost := [name for name in earlier["models"] if name not in by_name]:
             raise BenchError(
-                f"the file to complete has {lost[0]}, of a model that is not asked for; write another file"
+                f"the file to complete has {lost[0]}, which is not asked for; ask for it, or write another"
             )
         for sweep in sweeps.values():
             sweep.keep(asked)
@@ -93,7 +93,7 @@ def bench(
         return report.to_dict(models, results, comparisons, rooflines, around)
 
     # Before the first and after the last: a moment in which the machine is slow is not what it can do.
-    new = [cell for cell in cells if not sweeps[cell.model].has(cell)]
+    new = [cell for cell in cells if sweeps[cell.model].times(cell)]
     moments = {(cell.dtype, cell.device, cell.threads) for cell in new}
 
     def measure() -> None:

@@ -13,7 +13,6 @@ from jax import numpy as jnp
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
-from ...shared.dtypes import clipped
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -200,11 +199,11 @@ class Model:
         return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        return {name: self._tensor(array) for name, array in arrays.items()}
+        return {name: self._tensor(array) for name, array in inputs.in_range(arrays, self.dtype_name).items()}
 
     def _tensor(self, array: np.ndarray) -> jax.Array:
         dtype = self.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype
-        return weights.np2jax(clipped(array, self.dtype_name), self.device, dtype)
+        return weights.np2jax(array, self.device, dtype)
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:

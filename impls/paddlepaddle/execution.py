@@ -19,6 +19,7 @@ from paddle.utils import flatten, pack_sequence_as
 
 from ...shared.config import ModelConfig
 from ...shared.environment import threads
+from ...shared.errors import FrameworkError
 from ...shared.probe import Probe
 from . import masks
 from .transformer import Transformer
@@ -104,6 +105,9 @@ class _Deployed(nn.Layer):
 
     One engine serves every shape. On the CPU, what is given to it is float32, also of a model in bfloat16: it converts
     to bfloat16 where it has such kernels, the matrix products first of all.
+
+    Raises:
+        FrameworkError: the processor has no such kernels; the engine would go on in float32 without a word.
     """
 
     def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
@@ -111,7 +115,9 @@ class _Deployed(nn.Layer):
         self.program = program
         self.dtype = transformer.parameters()[0].dtype
         self.converts = self.dtype == paddle.bfloat16 and paddle.get_device() == "cpu"
-        self.transformer = copy.deepcopy(transformer).to(dtype=paddle.float32) if self.converts else transformer
+        if self.converts and not paddle.base.core.supports_bfloat16():
+            raise FrameworkError("PaddlePaddle: its bfloat16 takes a processor with AVX-512; choose dtype 'float32'")
+        self.transformer = transformer
         self.names = _read_by(program, transformer.config)
         self.predictor: inference.Predictor | None = None
         self.outputs: Any = None
@@ -125,8 +131,12 @@ class _Deployed(nn.Layer):
         if self.converts:
             given = {name: _cast(tensor, paddle.float32) for name, tensor in given.items()}
         if self.predictor is None:
+            written = self.transformer
+            if self.converts:
+                self.transformer = copy.deepcopy(written).to(dtype=paddle.float32)
             self.predictor = self._build(given)
             self.outputs = self.program(self.transformer, given)  # the engine has but a list of them
+            self.transformer = written
         for name in self.names:
             self.predictor.get_input_handle(name).share_external_data(given[name])
         self.predictor.run()

@@ -10,7 +10,7 @@ import paddle
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
-from ...shared.dtypes import HALVES, clipped
+from ...shared.dtypes import HALVES
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -199,9 +199,9 @@ class Model:
 
     def _check_kernels(self) -> None:
         if not self.has_kernels:
-            most = " but in its inference engine, for outputs alone (mode 'compiled')"
+            engine = " but in its inference engine, for outputs alone (mode 'compiled')"
             raise FrameworkError(
-                f"PaddlePaddle: it has no {self.dtype_name} on a CPU{most if self.dtype_name == 'bfloat16' else ''}; "
+                f"PaddlePaddle: it has no {self.dtype_name} on a CPU{engine if self.dtype_name == 'bfloat16' else ''}; "
                 "choose dtype 'float32', or device 'cuda'"
             )
 
@@ -217,8 +217,8 @@ class Model:
         return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, paddle.Tensor]:
-        return {name: self._tensor(array) for name, array in arrays.items()}
+        return {name: self._tensor(array) for name, array in inputs.in_range(arrays, self.dtype_name).items()}
 
     def _tensor(self, array: np.ndarray) -> paddle.Tensor:
-        tensor = weights.np2paddle(clipped(array, self.dtype_name)).to(self.device)
+        tensor = weights.np2paddle(array).to(self.device)
         return tensor.astype(self.dtype) if tensor.is_floating_point() else tensor

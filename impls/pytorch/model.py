@@ -10,7 +10,6 @@ import torch
 from ...shared import inputs
 from ...shared.checkpoint import Checkpoint
 from ...shared.dropouts import check_dropout_masks
-from ...shared.dtypes import clipped
 from ...shared.errors import FrameworkError, TrainingError
 from ...shared.inputs import Batch
 from ...shared.probe import Probe
@@ -194,8 +193,8 @@ class Model:
         return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: self._tensor(array) for name, array in arrays.items()}
+        return {name: self._tensor(array) for name, array in inputs.in_range(arrays, self.dtype_name).items()}
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = weights.np2torch(clipped(array, self.dtype_name).copy())
+        tensor = weights.np2torch(array.copy())
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)

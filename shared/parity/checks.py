@@ -22,8 +22,8 @@ from ..arrays import Array, Bools
 from ..batches import random_batch
 from ..checkpoint import Checkpoint
 from ..config import ModelConfig
-from ..dtypes import clipped, representable
-from ..inputs import Batch, attention, batch, pair
+from ..dtypes import representable
+from ..inputs import Batch, attention, batch, in_range, pair
 from ..protocol import Model, Reference
 from . import probes
 from .budgets import NOISE_RUNS, noise_in
@@ -202,4 +202,5 @@ def _rounded(inputs: Batch, dtype: str) -> Batch:
     if dtype == "float64" or inputs.source.dtype.kind != "f":
         return inputs
     vectors = ("source", "query", "value", "bias")
-    return replace(inputs, **{name: representable(clipped(getattr(inputs, name), dtype), dtype) for name in vectors})
+    fitting = in_range({name: getattr(inputs, name) for name in vectors}, dtype)
+    return replace(inputs, **{name: representable(array, dtype) for name, array in fitting.items()})

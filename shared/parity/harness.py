@@ -29,7 +29,7 @@ def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, 
     one object when there is nothing to perturb.
 
     Raises:
-        CheckpointError: a tensor holds NaN or infinity.
+        CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     check_finite(checkpoint, dtype)
     given = checkpoint

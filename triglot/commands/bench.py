@@ -19,7 +19,7 @@ from triglot.commands.options import (
     SeedOption,
     SetOption,
 )
-from triglot.commands.output import check_apart, check_target, show, write_json
+from triglot.commands.output import PRINTED, check_apart, check_target, show, write_json
 from triglot.shared.errors import BenchError
 
 ModelsArgument = Annotated[
@@ -135,7 +135,7 @@ def bench(
     check_apart(json_file, markdown, html)
     if html is not None:
         bench_page.check_page(html)
-    if resume and json_file is None:
+    if resume and json_file in (None, PRINTED):
         raise BenchError("--resume completes the file of --json; name it")
     if memory_limit is not None and sys.platform != "linux":
         raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")

@@ -81,16 +81,8 @@ DialectOption = Annotated[
     typer.Option(help="How MODEL is written. Default: neutral or huggingface, by its looks.", show_default=False),
 ]
 
-
-def _target(path: Path | None) -> Path | None:
-    return Path("/dev/stdout") if path == Path("-") else path
-
-
 JsonOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--json", metavar="FILE", callback=_target, help="Write the result as JSON; - prints it, best with --quiet."
-    ),
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it, as --quiet wants.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]

@@ -10,8 +10,10 @@ from typing import Any
 from triglot.shared import files
 from triglot.shared.errors import OutputError
 
+PRINTED = Path("-")  # in the place of a file: standard output
 
-def show(print_table: Callable[..., None], *content: object) -> None:
+
+def show(print_table: Callable[..., object], *content: object) -> None:
     """Print; a reader who has seen enough, ``head`` say, changes neither the result nor the exit code."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         return  # it was closed before the start
@@ -37,7 +39,7 @@ def check_apart(*targets: Path | None) -> None:
 
 def check_target(path: Path | None, *sources: str | Path | None) -> None:
     """Refuse a target that cannot be written, or that would replace what is read, before the work, not after it."""
-    if path is None:
+    if path is None or path == PRINTED:
         return
     files.check_target(path)
     for source in sources:
@@ -50,6 +52,10 @@ def write_json(path: Path | None, content: dict[str, Any], *, more: bool = False
 
     ``more``: the same will be written again with more in it, so what cannot be replaced, as a pipe, waits for that.
     """
-    if path is not None and not (more and path.exists() and not path.is_file()):
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if path == PRINTED:
+        if not more:
+            show(sys.stdout.write, text)
+    elif path is not None and not (more and path.exists() and not path.is_file()):
         with files.writing(path) as file:
-            file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+            file.write(text.encode())
