@@ -31,6 +31,7 @@ from .training_expectations import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
+LONGEST = 3  # times as many rounds as asked for, where the machine is so unsteady that they say too little
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 # What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
@@ -241,18 +242,31 @@ class Sweep:
         for case in cases:
             workers.wake(case, settings.seconds / count)  # the reference has slept while the others were built
         with workers.watching():
-            for number in range(count):
-                self._step(f"round {number + 1} of {count}: {', '.join(case.arm for case in cases)}")
+            for number in range(LONGEST * count):
+                if number >= count and (number - count) % max(1, count // 2) == 0:
+                    found = _compared(reference, others, workers, begun)
+                    if all(one.ratio.is_precise for one in found):
+                        break  # or where there is nothing to compare
+                told = f"{count}" if number < count else f"{LONGEST * count} at most, on an unsteady machine"
+                self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
                     workers.sample(cases[int(place)], settings.seconds / count)
-        if reference is None or workers.result(reference).status != "ok":
-            return
-        ours = workers.result(reference).rounds[begun[reference] :]
-        for case in others:
-            found = workers.result(case)
-            if found.status == "ok" and len(found.rounds) == len(ours):
-                comparison = Comparison(case.id, reference.id, statistics.ratio(found.rounds, ours))
-                self.comparisons.append(comparison)
+        self.comparisons += _compared(reference, others, workers, begun)
+
+
+def _compared(
+    reference: Case | None, others: Sequence[Case], workers: "_Workers", begun: Mapping[Case, int]
+) -> list[Comparison]:
+    """The ratios of those that came through; ``begun``: how many rounds each had before these."""
+    if reference is None or workers.result(reference).status != "ok":
+        return []
+    ours = workers.result(reference).rounds[begun[reference] :]
+    found = {case: workers.result(case) for case in others}
+    return [
+        Comparison(case.id, reference.id, statistics.ratio(one.rounds, ours))
+        for case, one in found.items()
+        if one.status == "ok" and len(one.rounds) == len(ours)
+    ]
 
 
 class _Work:

@@ -34,6 +34,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that runs this in the background has it ignore Ctrl-C, and so would every process that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--seeds") == 1:
         # JAX compiles each operation for each shape, in each process anew; an audit would fill the disk.
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / "build" / "jax"))

@@ -100,6 +100,17 @@ def test_no_rounds_are_refused(compare):
         compare([], [])
 
 
+def test_an_interval_is_precise_by_its_width_alone():
+    precise = {
+        (1.0, 0.985, 1.015): True,
+        (1.0, 0.97, 1.03): False,
+        (1.05, 1.02, 1.08): False,  # wherever it lies
+        (3.0, 2.7, 3.3): True,
+        (1.0, 0.0, float("inf")): False,
+    }
+    assert {given: statistics.Ratio(*given).is_precise for given in precise} == precise
+
+
 def test_one_round_says_nothing_of_the_interval():
     assert statistics.ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
 

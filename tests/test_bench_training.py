@@ -33,6 +33,20 @@ def expectation(task, tmp_path):
     return TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What is right of a cell: computed once, for all frameworks."""
+    known = {}
+
+    def get(checkpoint, cell, batch):
+        if cell not in known:
+            known[cell] = TrainingExpectation(checkpoint, cell, batch, tmp_path_factory.mktemp("truth"), 60)
+        return known[cell]
+
+    return get
+
+
+@pytest.mark.xdist_group("training arms")
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
 @pytest.mark.parametrize("workload", TRAINS)
 @pytest.mark.parametrize(
@@ -40,12 +54,12 @@ def expectation(task, tmp_path):
     [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("translation-tiny", "float32")],
     ids=["a BERT", "no embeddings, in float64", "an encoder-decoder"],
 )
-def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, make_checkpoint, tmp_path):
+def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, make_checkpoint, expected):
     """Eager arms, ours and theirs; what is compiled is in ``test_distillation.py``, and ``triglot bench`` judges it."""
     checkpoint = make_checkpoint(model)
     cell = replace(CELL, model=model, dtype=dtype, workload=workload)
     batches = workloads.batches_of(cell, checkpoint.config, None, 0)
-    expectation = TrainingExpectation(checkpoint, cell, batches[0], tmp_path, 60)
+    expectation = expected(checkpoint, cell, batches[0])
     names = [
         name
         for name, arm in ARMS.items()
