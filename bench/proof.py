@@ -3,12 +3,10 @@
 Run after run, on an otherwise idle machine: the same arm against itself has to read within 3 %, its interval has to
 hold 1 (18 times of 20), and an arm that waits busily for a tenth of its time has to be seen as slower every time. Then
 what the harness adds to a known sleep and to a known matrix product; and the medians of three cases against a plain
-loop with a clock of its own. Writes RESULT.json; exit code 1 where a promise is not kept.
+loop with a clock of its own, in turns. Writes RESULT.json; exit code 1 where a promise is not kept.
 """
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,22 +17,21 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from .. import impls
 from ..shared import files
 from ..shared.checkpoint import Checkpoint
 from ..shared.config import ModelConfig
-from ..shared.environment import cores, environment, thread_settings
+from ..shared.environment import cores, environment
 from ..shared.initializers import initialize
 from ..shared.recipes import recipe
 from . import machine, ours, worker
-from .cases import Case, Cell
-from .sweep import ALLOCATORS, Settings, Sweep
+from .cases import Cell
+from .sweep import Settings, Sweep
 
 # A sweep knows the arms of its table alone: in these workers, the second is the first with a busy wait behind it.
 ARM, SLOWED = "triglot-torch-eager", "torch-nn"
 WITHIN, HELD, SLOWER, ADDED, CLOCK = 0.03, 18, 0.1, 0.01, 0.05
 COMMAND = (sys.executable, "-P", "-m", "triglot.bench.proof", "--worker")
-TURNS = 7  # of the benchmark and the plain loop: the machine is another one from minute to minute
+PLAIN = "transformers-eager"  # stands for another arm, timed by a loop and a clock of its own
 CLOCKED = ("triglot-torch-eager", "triglot-paddle-eager", "triglot-jax-jit")
 
 
@@ -74,20 +71,22 @@ def main(
 ) -> None:
     """Prove it, and say what was found."""
     if as_worker:
-        _work()
-    elif clock is not None:
-        print(json.dumps(_clock(clock)))  # noqa: T201
+        _work(clock)
     else:
         _prove(results, runs)
 
 
-def _work() -> None:
+def _work(clocked: str | None) -> None:
     build = worker.build
 
     def disguised(request: dict[str, Any]) -> Any:
-        if request["case"]["arm"] == SLOWED:
+        arm = request["case"]["arm"]
+        if arm == SLOWED:
             ours.prepare = Slowed
-            case = {**request["case"], "arm": ARM, "id": request["case"]["id"].replace(SLOWED, ARM)}
+        if arm == PLAIN:
+            worker.sample = plain
+        if real := {SLOWED: ARM, PLAIN: clocked}.get(arm):
+            case = {**request["case"], "arm": real, "id": request["case"]["id"].replace(arm, real)}
             return build({**request, "case": case, "builder": "ours:prepare"})
         return build(request)
 
@@ -180,38 +179,24 @@ class _Timed:
         return {}
 
 
-def _against_the_clock(arm: str) -> dict[str, Any]:
-    """The medians of the benchmark, and those of a plain loop in a process of its own, in turns, and their ratio."""
-    bench: list[float] = []
-    plain: list[float] = []
-    for seed in range(TURNS):
-        settings = Settings(seconds=1, rounds=12, seed=seed, again=False)
-        sweep = Sweep(checkpoint(), [arm], settings, tokenizer=None, command=COMMAND)
-        sweep.run(cell())
-        bench.append(sweep.results[0].facts["latency_ms"]["p50"])
-        command = [*COMMAND[:-1], "--clock", arm]
-        variables = {**thread_settings(cores()), **ALLOCATORS["keep"]}
-        result = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **variables})
-        plain.append(json.loads(result.stdout.splitlines()[-1]))
-    return {"arm": arm, "bench_ms": bench, "clock_ms": plain, "ratio": float(np.median(np.divide(bench, plain)))}
-
-
-def _clock(arm: str) -> float:
-    """The median of ten calls in milliseconds, by another clock than the harness's, without the harness."""
-    from .arms import ARMS  # noqa: PLC0415
-    from .workloads import batches_of  # noqa: PLC0415
-
-    case = Case(arm, cell())
-    model = impls.build(ARMS[arm].framework, checkpoint(), mode=ARMS[arm].mode)
-    call = model.prepare("forward", batches_of(case.cell, _config(), None, 0)[0])
-    for _ in range(10):
-        model.wait(call())
+def plain(prepared: Any, _: Any, seconds: float, least: int) -> dict[str, Any]:
+    """In the place of ``worker.sample``: as anybody would time a call, by another clock."""
     taken: list[float] = []
-    for _ in range(30):
+    while sum(taken) < 1000 * seconds or len(taken) < least:
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        model.wait(call())
+        prepared.wait(prepared.call())
         taken.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - begin) / 1e6)
-    return float(np.median(taken))
+    return {"samples_ms": taken, "device_ms": [], "processors_used": 0.0}
+
+
+def _against_the_clock(arm: str) -> dict[str, Any]:
+    """An arm by the benchmark, and the same in another process by a plain loop, in turns; their medians and ratio."""
+    sweep = Sweep(checkpoint(), [arm, PLAIN], Settings(again=False), tokenizer=None, command=(*COMMAND, "--clock", arm))
+    sweep.run(cell())
+    bench, clock = (one.facts["latency_ms"]["p50"] for one in sweep.results)
+    (ratio,) = [one.ratio for one in sweep.comparisons]
+    found = {"arm": arm, "bench_ms": bench, "clock_ms": clock}
+    return {**found, "ratio": 1 / ratio.median, "low": 1 / ratio.high, "high": 1 / ratio.low}
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ FIELDS = {
 
 
 def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, command, monkeypatch):
-    monkeypatch.setattr(roofline, "measure", lambda *_: {**NO_ROOFLINE, "gflops": 300.0})
+    monkeypatch.setattr(roofline, "measure", lambda *_: {**NO_ROOFLINE, "gflops": 300.0, "copy_gb_per_s": 30.0})
     asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "bench.json")
     code, out, err = command(*asked, "--markdown", "bench.md")
     assert (code, err) == (0, "")
