@@ -57,7 +57,14 @@ def better(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, An
         name: max((one[name] for one in (before, after) if one[name]), default=None)
         for name in ("gflops", "copy_gb_per_s")
     }
-    return {**after, **best}
+    return {**after, **best, "frameworks": before["frameworks"] | after["frameworks"]}
+
+
+def fastest(measured: dict[str, Any]) -> list[str]:
+    """The frameworks that reached most, in products or in copies."""
+    reached = {name: one for name, one in measured["frameworks"].items() if "failure" not in one}
+    names = ("gflops", "copy_gb_per_s")
+    return sorted({max(reached, key=lambda name: reached[name][what]) for what in names}) if reached else []
 
 
 def _best(call: Callable[[], Any]) -> float:

@@ -31,7 +31,9 @@ from .training_expectations import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 FEWEST_ROUNDS = 6
-LONGEST = 3  # times as many rounds as asked for, where the machine is so unsteady that they say too little
+# Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
+# that may take in a cell, or a default sweep would take more than its five minutes.
+LONGEST, SPARE = 3, 20.0
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 # What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
@@ -139,6 +141,7 @@ class Sweep:
         self._known = known or Known()
         self._facts = dict(facts or {})
         self._generator = np.random.default_rng(settings.seed)
+        self._spare = SPARE
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
         self.environments: dict[str, Any] = {}
@@ -168,6 +171,7 @@ class Sweep:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
             try:
+                self._spare = SPARE
                 work = _Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
             except (InputError, CheckpointError) as error:  # it is too long, or its weights do not fit the dtype
                 cases = [Case(arm, cell) for arm in self._arms]
@@ -241,16 +245,20 @@ class Sweep:
             count = max(FEWEST_ROUNDS, int(2 * settings.seconds / slowest))
         for case in cases:
             workers.wake(case, settings.seconds / count)  # the reference has slept while the others were built
+        since = monotonic()
         with workers.watching():
             for number in range(LONGEST * count):
-                if number >= count and (number - count) % max(1, count // 2) == 0:
+                if number == count:
+                    since = monotonic()
+                if number >= count and (number - count) % max(1, count // 4) == 0:
                     found = _compared(reference, others, workers, begun)
-                    if all(one.ratio.is_precise for one in found):
+                    if monotonic() - since >= self._spare or all(one.ratio.is_precise for one in found):
                         break  # or where there is nothing to compare
                 told = f"{count}" if number < count else f"{LONGEST * count} at most, on an unsteady machine"
                 self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
                     workers.sample(cases[int(place)], settings.seconds / count)
+        self._spare -= monotonic() - since
         self.comparisons += _compared(reference, others, workers, begun)
 
 

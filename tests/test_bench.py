@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
-NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None}
+NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None, "frameworks": {}}
 MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 2}}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
@@ -117,14 +117,13 @@ def test_a_machine_whose_speed_varies_is_said_to(make_checkpoint):
 
 
 def test_an_unsteady_machine_is_measured_for_longer(make_checkpoint, monkeypatch):
-    """Up to three times as long, until the intervals are narrow."""
-    counts = {}
-    for precise in (True, False):
+    """Up to three times as long, until the intervals are narrow, if there is time."""
+    for precise, spare, expected in ((True, 30, 1), (False, 30, 3), (False, 0, 1)):
         monkeypatch.setattr(Ratio, "is_precise", precise)
+        monkeypatch.setattr(sweep_module, "SPARE", spare)
         sweep, results = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
-        counts[precise] = [len(result.rounds) for result in results.values()]
+        assert [len(result.rounds) for result in results.values()] == [expected * QUICK.rounds] * 2
         assert len(sweep.comparisons) == 2
-    assert counts == {True: [QUICK.rounds] * 2, False: [3 * QUICK.rounds] * 2}
 
 
 def test_large_models_are_timed_with_fewer_workers_alive():
@@ -431,6 +430,8 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
     found = roofline.measure(["torch", "paddle"], "float32", "cpu", 1)
     assert (found["gflops"], found["copy_gb_per_s"]) == (5.0, 2.0)
     assert found["frameworks"]["paddle"] == {"failure": "exit code 0"}
+    assert roofline.fastest(found) == ["torch"]
+    assert roofline.fastest({"frameworks": {"paddle": {"failure": "exit code 0"}}}) == []
     later = {**found, "gflops": 7.0, "copy_gb_per_s": None}
     assert roofline.better(None, found) == found
     assert {name: roofline.better(found, later)[name] for name in ("gflops", "copy_gb_per_s")} == {
