@@ -65,7 +65,8 @@ class Expectation:
         self._real = batch.target_valid if checkpoint.config.kind == "encoder_decoder" else batch.valid
         exact = Model(checkpoint, dtype="float64")
         if workload == "generation":
-            self._truth: Mapping[str, Array] = {IDS: exact.generate(batch.source)}
+            # As the arms are called: by the batch's own padding, where a random token may well be the pad id.
+            self._truth: Mapping[str, Array] = {IDS: exact.prepare(workload, batch)()}
             self._noise = {IDS: 0.0}
             return
         self._truth = _outputs(exact, batch)

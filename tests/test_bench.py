@@ -526,10 +526,12 @@ def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
     assert ours.generated(np.array(targets), 3) == 4 + 1 + 6
     checkpoint = make_checkpoint("translation-tiny")
-    cell = Cell("m", "generation", "padded", "float32", "cpu", 3, 9, 1.0, 1)
+    cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
+    assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a token like any other, as its batch says"
     sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=benchmark.WORKER)
     sweep.run(cell)
+    assert sweep.results[0].status == "ok", sweep.results[0].failure
     facts = sweep.results[0].facts
     ids = impls.build("numpy", checkpoint).generate(batch.source)
     expected = ids[:, 1:].size  # with random weights, nothing ends
