@@ -37,11 +37,6 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that runs this in the background has it ignore Ctrl-C, and so would every process that a test starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.getoption("--seeds") == 1:
-        # JAX compiles each operation for each shape, in each process anew; an audit would fill the disk.
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / "build" / "jax"))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     if config.getoption("--gpu"):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would leave a quarter for all others
     else:
