@@ -1,7 +1,7 @@
 """Is it slower than it was? Two reports, case by case."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,6 +16,8 @@ Verdict = Literal["slower", "faster", "same", "gone"]
 # Two runs differ by more than the arms of one: the machine was another one meanwhile. The same report made twice on an
 # idle machine was seen to differ by 3 % in its worst case.
 LEAST = 0.05
+
+COLUMNS = ("case", "times as long as before", "verdict")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,24 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def check_comparable(old: Mapping[str, Any], configurations: Mapping[str, Any], ids: Iterable[str]) -> None:
+    """Find out, before anything is timed, whether there will be something to compare.
+
+    ``configurations``: of each model, as plain JSON types. ``ids``: of the cases that are to be timed.
+
+    Raises:
+        BenchError: the old report is of another configuration, or of none of the cases.
+    """
+    for name in old["models"].keys() & configurations.keys():
+        if old["models"][name]["config"] != configurations[name]:
+            raise BenchError(
+                f"the earlier result is of a {name} with another configuration; compare with one of this model"
+            )
+    before = report.known(old).results
+    if not any(name in before and before[name].rounds for name in ids):
+        raise BenchError("none of these cases was timed in the earlier result; compare with one of the same cases")
+
+
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """The cases of the new report that were timed in the old one, the worst first.
 
@@ -65,13 +85,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     ``LEAST`` at least.
 
     Raises:
-        BenchError: the old report is of another configuration, or of none of the cases.
+        BenchError: see ``check_comparable``.
     """
-    for name in old["models"].keys() & new["models"].keys():
-        if old["models"][name]["config"] != new["models"][name]["config"]:
-            raise BenchError(
-                f"the earlier result is of a {name} with another configuration; compare with one of this model"
-            )
+    configurations = {name: model["config"] for name, model in new["models"].items()}
+    check_comparable(old, configurations, [case["id"] for case in new["cases"]])
     floor = max(old["noise_floor"], new["noise_floor"], LEAST)
     before, after = (report.known(one).results for one in (old, new))
     found: list[Change] = []
@@ -89,8 +106,6 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         if ratio.high < 1 / (1 + floor):
             verdict = "faster"
         found.append(Change(name, ratio, verdict))
-    if not found:
-        raise BenchError("none of these cases was timed in the earlier result; compare with one of the same cases")
     return sorted(found, key=lambda change: -change.ratio.median if change.ratio else float("-inf"))
 
 
@@ -109,6 +124,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     names = sorted(facts[0].keys() | facts[1].keys())
     found = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
     return [f"{name} was {_told(before)}, is {_told(after)}" for name, before, after in found if before != after]
+
+
+def row(change: Change) -> list[str]:
+    """The columns of a change, as text."""
+    ratio = change.ratio
+    spread = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else change.why
+    return [change.id, spread, change.verdict]
+
+
+def markdown(found: Sequence[Change], others: Sequence[str]) -> str:
+    """A table of changes, and below it what else has changed."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines += [f"| {' | '.join(row(change))} |" for change in found]
+    lines += ["", *(f"- also, {line}" for line in others)]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _told(value: object) -> str:

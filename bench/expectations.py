@@ -12,15 +12,13 @@ import numpy as np
 
 from ..impls.numpy_nn import permuted_contractions
 from ..impls.numpy_reference.model import Model
+from ..impls.reference import rounding_to
 from ..shared.arrays import Array
 from ..shared.checkpoint import Checkpoint
-from ..shared.dtypes import HALVES, representable
+from ..shared.dtypes import HALVES
 from ..shared.inputs import Batch
 from ..shared.parity.budgets import NOISE_RUNS, budget, noise_in
 from ..shared.probe import Probe
-
-IDS = "ids"
-GENERATED = "generated"  # how many tokens all batches of a generation got; no matter of right or wrong
 
 
 @dataclass(frozen=True)
@@ -59,17 +57,11 @@ def worst(judged: Mapping[str, tuple[float, float] | None]) -> Parity:
 class Expectation:
     """The truth of a cell: its outputs in float64, the noise around them, and which rows they are of."""
 
-    def __init__(self, checkpoint: Checkpoint, workload: str, batch: Batch, dtype: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
         self._dtype = dtype
         self.rows = len(batch.valid)
         self._real = batch.target_valid if checkpoint.config.kind == "encoder_decoder" else batch.valid
-        exact = Model(checkpoint, dtype="float64")
-        if workload == "generation":
-            # As the arms are called: by the batch's own padding, where a random token may well be the pad id.
-            self._truth: Mapping[str, Array] = {IDS: exact.prepare(workload, batch)()}
-            self._noise = {IDS: 0.0}
-            return
-        self._truth = _outputs(exact, batch)
+        self._truth = _outputs(Model(checkpoint, dtype="float64"), batch)
         rounded = Model(checkpoint, dtype="float32")
         self._noise = dict.fromkeys(self._truth, 0.0)
         for seed in range(NOISE_RUNS):
@@ -82,14 +74,16 @@ class Expectation:
         """The worst of ``outputs`` by the share of its budget that it uses up."""
         return worst({name: self._errors(name, value[: self.rows]) for name, value in outputs.items()})
 
+    def budget(self, name: str) -> float:
+        """How far the output of that name may be off."""
+        magnitude = float(np.abs(self._truth[name]).max())
+        return budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
+
     def _errors(self, name: str, value: Array) -> tuple[float, float] | None:
         """The error of an output, and its budget."""
         if name not in self._truth or value.shape != self._truth[name].shape:
             return None
-        if name == IDS:
-            return self._distance(name, value), 0.0
-        magnitude = float(np.abs(self._truth[name]).max())
-        return self._distance(name, value), budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
+        return self._distance(name, value), self.budget(name)
 
     def _distance(self, name: str, value: Array) -> float:
         difference = np.abs(np.asarray(value, np.float64) - self._truth[name])
@@ -105,21 +99,11 @@ class _Unrecorded(Probe):
         return value
 
 
-def _rounding_to(dtype: str) -> type[Probe]:
-    """A probe that rounds every value on its way, and keeps none."""
-
-    class Rounding(Probe):
-        def observe(self, name: str, value: Array) -> Array:
-            return representable(value, dtype)
-
-    return Rounding
-
-
 def named(output: Any, heads: Any) -> dict[str, Any]:
     """What leaves a model, by name: its output and its heads, or its averaged weights, if it is attention alone."""
     return {"output": output, **(cast("dict[str, Any]", heads) if isinstance(heads, dict) else {"averaged": heads})}
 
 
 def _outputs(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
-    output, heads = model.run(batch, _rounding_to(dtype)() if dtype in HALVES else _Unrecorded())
+    output, heads = model.run(batch, rounding_to(dtype, _Unrecorded)() if dtype in HALVES else _Unrecorded())
     return named(output, heads)

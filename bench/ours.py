@@ -11,7 +11,8 @@ from ..shared.checkpoint import Checkpoint
 from ..shared.inputs import Batch
 from .arms import ARMS
 from .cases import Case
-from .expectations import GENERATED, IDS, named
+from .expectations import named
+from .generation_expectations import GENERATED, IDS
 from .steps import PLAN, after_a_step, derived
 
 

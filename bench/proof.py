@@ -25,7 +25,8 @@ from ..shared.initializers import initialize
 from ..shared.recipes import recipe
 from . import machine, ours, worker
 from .cases import Cell
-from .sweep import Settings, Sweep
+from .settings import Settings
+from .sweep import Sweep
 
 # A sweep knows the arms of its table alone: in these workers, the second is the first with a busy wait behind it.
 ARM, SLOWED = "triglot-torch-eager", "torch-nn"

@@ -8,8 +8,8 @@ import numpy as np
 from . import machine, statistics
 from .arms import ARMS
 from .cases import Case
+from .outcomes import Comparison, Known, Result
 from .statistics import Ratio
-from .sweep import Comparison, Known, Result
 from .workloads import RAGGED_BATCHES
 
 SCHEMA = "triglot.bench/1"

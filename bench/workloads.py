@@ -57,7 +57,13 @@ def _untaught(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator
 
 
 def lengths(rows: int, longest: int, fill: float, generator: np.random.Generator) -> list[int]:
-    """How many tokens of each row are real: the first is whole, and all together are the share ``fill``, rounded."""
+    """How many tokens of each row are real: the first is whole, and all together are the share ``fill``, rounded.
+
+    Raises:
+        InputError: there is no such share, or none of so few tokens.
+    """
+    if not 0 < fill <= 1:
+        raise InputError(f"fill {fill:g} is no share; expected more than 0, up to 1")
     found = np.full(rows, longest)
     missing = round(rows * longest * (1 - fill))
     if missing > (rows - 1) * (longest - 1):

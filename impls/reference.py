@@ -32,15 +32,15 @@ class Reference:
         with permuted_contractions(seed), np.errstate(all="ignore"):
             if dtype not in HALVES:
                 return self._rounded.trace(batch, replacements)
-            probe = _rounding_to(dtype)(replacements)
+            probe = rounding_to(dtype)(replacements)
             self._rounded.run(batch, probe)
             return probe.record
 
 
-def _rounding_to(dtype: str) -> type[Probe]:
-    """A probe that rounds every value on its way."""
+def rounding_to(dtype: str, base: type[Probe] = Probe) -> type[Probe]:
+    """A probe that rounds every value on its way; ``base``: what it does besides."""
 
-    class Rounding(Probe):
+    class Rounding(base):
         def observe(self, name: str, value: Any) -> Any:
             return super().observe(name, representable(value, dtype))
 

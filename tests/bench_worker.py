@@ -47,6 +47,10 @@ class Fake:
         pass
 
     def outputs(self, results):
+        if self.cell.workload == "generation":
+            (ids,) = results
+            ids[1, -1] = (ids[1, -1] + 1) % 7  # an ordinary word, and not the best
+            return {"ids": ids, "generated": np.array(ids.size)}
         output, heads = results[0]
         if self.arm == "transformers-eager":
             output = output * np.float32(1.001)

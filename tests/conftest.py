@@ -47,6 +47,12 @@ def pytest_configure(config):
         raise pytest.UsageError(f"unknown frameworks {sorted(unknown)}; known are {list(impls.FRAMEWORKS)}")
 
 
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
+        config.hook.pytest_deselected(items=audits)
+        items[:] = [item for item in items if item not in audits]
+
+
 def pytest_report_header(config):
     return f"frameworks: {', '.join(_frameworks(config))}"
 

@@ -23,8 +23,9 @@ from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
 from triglot.bench.device_clock import device_clock
 from triglot.bench.expectations import Expectation
+from triglot.bench.settings import Settings
 from triglot.bench.statistics import Ratio
-from triglot.bench.sweep import Settings, Sweep
+from triglot.bench.sweep import Sweep
 from triglot.shared.environment import environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.recipes import recipe
@@ -32,9 +33,10 @@ from triglot.shared.recipes import recipe
 ROOT = Path(__file__).parents[1]
 FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
+SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # what CELL is
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
 NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None, "frameworks": {}}
-MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 2}}}
+MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
 
@@ -251,7 +253,7 @@ def test_peers_compute_the_same(name, make_checkpoint):
     prepared.wait(results)
     outputs = prepared.outputs(results)
     assert outputs.keys() == {"output", "pooler"}
-    found = Expectation(checkpoint, "forward", batches[0], "float32").judge(outputs)
+    found = Expectation(checkpoint, batches[0], "float32").judge(outputs)
     assert found.verdict == "pass", found
 
 
@@ -388,16 +390,22 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
             case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
         then["models"]["bert-base-tiny"]["weights_digest"] = "another"
         Path("then.json").write_text(json.dumps(then))
-        code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
+        targets = ("--markdown", "now.md", "--html", "now.html")
+        code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json", *targets)
         assert (code, out.count(f"  {verdict}")) == (expected, 2), out
+        assert Path("now.md").read_text().count(f" | {verdict} |\n") == 2
+        assert "\n- also, weights of bert-base-tiny was another, is d\n" in Path("now.md").read_text()
+        assert Path("now.html").read_text().count(f"<td>{verdict}</td></tr>") == 2
+        assert "Also, weights of bert-base-tiny was another, is d." in Path("now.html").read_text()
         assert "also, weights of bert-base-tiny was another, is d" in out
         found = comparison.changes(then, now)
         assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
     # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
     gone = next(case for case in now["cases"] if case["arm"] == "triglot-paddle-eager")
     gone.update(status="skipped", failure="paddle not installed")
-    code, out, _ = command("bench", "bert-base-tiny", "--compare", "then.json")
+    code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
     assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
+    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: pytest.fail("nothing is to be timed"))
     for changed, message in (
         (
             {"models": {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 1}}}},
@@ -406,16 +414,15 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         ({"cases": []}, "none of these cases was timed in the earlier result; compare with one of the same cases"),
     ):
         Path("then.json").write_text(json.dumps({**then, **changed}))
-        code, _, err = command("bench", "bert-base-tiny", "--compare", "then.json")
-        assert code == 2
-        assert err.startswith(f"triglot: {message}")
+        code, _, err = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
+        assert (code, err) == (2, f"triglot: {message}\n")
 
 
 def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command, monkeypatch):
     monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("there is nothing to measure it for"))
     code, out, err = command("bench", "bert-base-tiny", "--arm", "nnx", "--workload", "generation")
     assert (code, "skipped" in out) == (2, True)
-    assert err == "triglot: nothing was timed; see why in the table, or in the file of --json\n"
+    assert err == "triglot: nothing was timed; nnx: an encoder does not generate\n"
 
 
 @pytest.mark.parametrize("printed", ["", "hello", "[]", '{"gflops": 1}'])
@@ -448,7 +455,10 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--fill", "0.01"), "fill 0.01 leaves too few of 8 x 37 tokens"),
         (("--threads", "10000"), "--threads 10000 is over the"),
         (("--seconds", "inf"), "Invalid value for '--seconds'"),
-        (("--resume",), "--resume completes the file of --json; name it"),
+        (("--fill", "nan"), "Invalid value for '--fill'"),
+        (("--fill", "0"), "fill 0 is no share; expected more than 0, up to 1"),
+        (("--fill", "0.5", "--order", "sorted"), "--fill is for --order padded: sentences are as long as they are"),
+        (("--resume",), "--resume completes the file of --json; name a file"),
         (("--compare", "nothing.json"), "cannot read nothing.json: No such file or directory; give a file that"),
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),
         (("--compare", "list.json"), "list.json is no triglot.bench/1"),
@@ -517,7 +527,7 @@ def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command,
     code, out, err = command(*asked)
     assert (code, err) == (0, "")
     assert json.loads(out)["schema"] == "triglot.bench/1"
-    assert command(*asked, "--resume") == (2, "", "triglot: --resume completes the file of --json; name it\n")
+    assert command(*asked, "--resume") == (2, "", "triglot: --resume completes the file of --json; name a file\n")
     assert os.listdir() == []
 
 

@@ -14,8 +14,8 @@ import pytest
 from triglot import bench_page, bench_plots
 from triglot.bench import report
 from triglot.bench.cases import Case, Cell
+from triglot.bench.outcomes import Comparison, Result
 from triglot.bench.statistics import Ratio
-from triglot.bench.sweep import Comparison, Result
 from triglot.shared.environment import environment
 
 ARMS = ("triglot-torch-eager", "torch-nn", "triglot-jax-jit", "onnxruntime", "triglot-paddle-eager")

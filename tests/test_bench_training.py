@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from triglot import benchmark, impls
-from triglot.bench import sweep, training_expectations, workloads
+from triglot.bench import training_expectations, work, workloads
 from triglot.bench.arms import ARMS, TRAINS
 from triglot.bench.cases import Case, Cell
+from triglot.bench.settings import Settings
 from triglot.bench.steps import PLAN, WEIGHTS, after_a_step
-from triglot.bench.sweep import Settings, Sweep
+from triglot.bench.sweep import Sweep
 from triglot.bench.training_expectations import TrainingExpectation
 from triglot.shared.errors import FrameworkError
 from triglot.shared.parity import gradients as judged
@@ -150,7 +151,7 @@ def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(error, reason, tas
         asked.append(1)
         raise error
 
-    monkeypatch.setattr(sweep, "TrainingExpectation", unknown)
+    monkeypatch.setattr(work, "TrainingExpectation", unknown)
     settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
     swept = Sweep(task[0], ["triglot-torch-eager", "torch-nn"], settings, tokenizer=None, command=benchmark.WORKER)
     swept.run(CELL)
@@ -177,8 +178,8 @@ def test_float32_that_is_wrong_is_no_noise(task):
 
 def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint("bert-base-tiny")
-    for rows, order, expected in ((4, "padded", None), (sweep.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
+    for rows, order, expected in ((4, "padded", None), (work.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
         cell = replace(CELL, batch=rows, order=order)
-        work = sweep._Work(checkpoint, cell, None, Settings(), tmp_path)
-        assert (work.judged is None) == (expected is None)
-        assert expected is None or len(work._first.valid) == len(work._first.teacher) == expected
+        found = work.Work(checkpoint, cell, None, Settings(), tmp_path)
+        assert (found.judged is None) == (expected is None)
+        assert expected is None or len(found._first.valid) == len(found._first.teacher) == expected

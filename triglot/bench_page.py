@@ -7,11 +7,12 @@ import importlib.resources
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from triglot.bench import comparison, report
+from triglot.bench.comparison import Change
 from triglot.shared import files
 from triglot.shared.errors import OutputError, TriglotError
 
@@ -32,19 +33,21 @@ def check_page(path: Path) -> None:
     files.check_target(path)
 
 
-def write_page(found: Mapping[str, Any], path: Path) -> None:
-    """Write the page of a report.
+def write_page(
+    found: Mapping[str, Any], path: Path, changes: Sequence[Change] = (), differences: Sequence[str] = ()
+) -> None:
+    """Write the page of a report, and of what has changed since an earlier one (``comparison.py``).
 
     Raises:
         OutputError: see ``check_page``.
     """
     check_page(path)
     with files.writing(path) as file:
-        file.write(page(found).encode())
+        file.write(page(found, changes, differences).encode())
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """The page of a report, ``triglot.bench/1``."""
+def page(found: Mapping[str, Any], changes: Sequence[Change] = (), differences: Sequence[str] = ()) -> str:
+    """The page of a report, ``triglot.bench/1``; see ``write_page``."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 (an extra)
 
     from triglot import bench_plots  # noqa: PLC0415 (matplotlib takes as long as a framework)
@@ -62,6 +65,9 @@ def page(found: Mapping[str, Any]) -> str:
         summary=_summary(found, by_cell),
         facts=_facts(found),
         colours={name: tone for name, tone in bench_plots.COLOURS.items() if name in took_part},
+        change_columns=comparison.COLUMNS,
+        changes=[comparison.row(change) for change in changes],
+        differences=differences,
         grids=grids,
         cells=cells,
         packages=sorted(found["environment"].get("packages", {}).items()),

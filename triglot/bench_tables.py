@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from triglot.bench import report
+from triglot.bench import comparison, report
 from triglot.bench.comparison import Change
 from triglot.tables import console, progress, table
 
@@ -58,14 +58,14 @@ def print_changes(changes: Sequence[Change], differences: Sequence[str]) -> None
     screen = console()
     screen.print()
     shown = table()
-    shown.add_column("case", no_wrap=True)
-    shown.add_column("times as long as before", justify="right")
-    shown.add_column("verdict")
+    name, spread, verdict = comparison.COLUMNS
+    shown.add_column(name, no_wrap=True)
+    shown.add_column(spread, justify="right")
+    shown.add_column(verdict)
     styles = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
     for change in changes:
-        ratio = change.ratio
-        spread = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else change.why
-        shown.add_row(change.id, spread, Text(change.verdict, styles[change.verdict]))
+        name, spread, verdict = comparison.row(change)
+        shown.add_row(name, spread, Text(verdict, styles[change.verdict]))
     screen.print(shown)
     for line in differences:
         screen.print(f"also, {line}")

@@ -11,7 +11,10 @@ from triglot import impls, shared
 from triglot.bench import machine, report, roofline
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell
-from triglot.bench.sweep import Known, Settings, Sweep, check_cells
+from triglot.bench.outcomes import Known
+from triglot.bench.settings import Settings
+from triglot.bench.sweep import Sweep
+from triglot.bench.work import check_cells
 from triglot.models import Source
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError

@@ -1,9 +1,10 @@
 """``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +22,9 @@ from triglot.commands.options import (
 )
 from triglot.commands.output import PRINTED, check_apart, check_target, show, write_json
 from triglot.shared.errors import BenchError
+
+if TYPE_CHECKING:
+    from triglot.bench.comparison import Change  # which would make every command wait
 
 ModelsArgument = Annotated[
     list[str],
@@ -125,8 +129,8 @@ def bench(
     """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
     from triglot import bench_page, bench_tables, benchmark, models  # noqa: PLC0415
     from triglot.bench import arms, comparison, report  # noqa: PLC0415
-    from triglot.bench.cases import cells  # noqa: PLC0415
-    from triglot.bench.sweep import Settings  # noqa: PLC0415
+    from triglot.bench.cases import Case, cells  # noqa: PLC0415
+    from triglot.bench.settings import Settings  # noqa: PLC0415
     from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import environment, files  # noqa: PLC0415
 
@@ -136,13 +140,15 @@ def bench(
     if html is not None:
         bench_page.check_page(html)
     if resume and json_file in (None, PRINTED):
-        raise BenchError("--resume completes the file of --json; name it")
+        raise BenchError("--resume completes the file of --json; name a file")
     if memory_limit is not None and sys.platform != "linux":
         raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")
     if threads is not None and threads > environment.cores():
         raise BenchError(f"--threads {threads} is over the {environment.cores()} processors there are; ask for no more")
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
     old = comparison.read(compare) if compare is not None else None
+    if fill and order and Order.padded not in order:
+        raise BenchError("--fill is for --order padded: sentences are as long as they are; leave it out")
     dialect = source_dialect.value if source_dialect else None
     sources = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
     names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
@@ -161,6 +167,11 @@ def bench(
             threads=threads or environment.cores(),
         )
     ]
+    if old is not None:
+        ids = [Case(name, cell).id for cell in spanned for name in names]
+        ids += [case["id"] for case in earlier["cases"]] if earlier else []
+        configurations = {source.name: source.checkpoint.config.to_dict() for source in sources}
+        comparison.check_comparable(old, configurations, ids)
     settings = Settings(
         seconds=seconds,
         rounds=rounds,
@@ -182,19 +193,24 @@ def bench(
             earlier=earlier,
         )
     write_json(json_file, found)
+    changes = comparison.changes(old, found) if old is not None else []
+    differences = comparison.differences(old, found) if old is not None else []
     if markdown is not None:
+        parts = [report.markdown(found), *([comparison.markdown(changes, differences)] if changes else [])]
         with files.writing(markdown) as file:
-            file.write(report.markdown(found).encode())
+            file.write("\n".join(parts).encode())
     if html is not None:
-        bench_page.write_page(found, html)
-    code = report.exit_code(found)
+        bench_page.write_page(found, html, changes, differences)
     if not quiet:
         show(bench_tables.print_bench, found)
-    if old is not None:
-        changes = comparison.changes(old, found)
-        if not quiet:
-            show(bench_tables.print_changes, changes, comparison.differences(old, found))
-        code = max(code, int(any(change.verdict in ("slower", "gone") for change in changes)))
+        if changes:
+            show(bench_tables.print_changes, changes, differences)
+    raise typer.Exit(_code(report.exit_code(found), found, changes))
+
+
+def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]") -> int:
+    """The exit code, where ``code`` is that of the report alone; says why nothing was timed."""
     if code == 2:
-        sys.stderr.write("triglot: nothing was timed; see why in the table, or in the file of --json\n")
-    raise typer.Exit(code)
+        reasons = dict.fromkeys(f"{case['arm']}: {case['failure']}" for case in found["cases"])
+        sys.stderr.write(f"triglot: nothing was timed; {'; '.join(reasons)}\n")
+    return max(code, int(any(change.verdict in ("slower", "gone") for change in changes)))

@@ -82,7 +82,8 @@ DialectOption = Annotated[
 ]
 
 JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it, as --quiet wants.")
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; -: print it, with --quiet alone."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]

@@ -1,0 +1,188 @@
+"""The worker processes of a cell: built, judged, warmed up, and asked for samples."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from ..shared import npz
+from ..shared.errors import FrameworkError
+from ..shared.parity.workers import Worker, WorkerError
+from . import machine, statistics
+from .arms import ARMS
+from .cases import Case
+from .generation_expectations import GENERATED
+from .outcomes import Result
+from .settings import ALLOCATORS, SHARED_DEVICE, Settings
+from .work import Work
+
+Step = Callable[[str], None]
+
+
+class Workers:
+    """The workers that are alive, and the results of all that were."""
+
+    def __init__(self, work: Work, settings: Settings, command: Sequence[str], step: Step) -> None:
+        self._work = work
+        self._settings = settings
+        self._command = command
+        self._step = step
+        self._alive: dict[Case, Worker] = {}
+        self._results: dict[Case, Result] = {}
+        self._expected: dict[Case, float] = {}
+        self.environments: dict[str, Any] = {}
+        self._processor_seconds = 0.0
+        self._others: list[tuple[float, float]] = []
+
+    @property
+    def results(self) -> list[Result]:
+        """One for each case that was started, with what its samples say."""
+        for result in self._results.values():
+            if result.status == "ok" and result.rounds:
+                samples = [sample for samples in result.rounds for sample in samples]
+                result.facts["latency_ms"] = statistics.summary(samples)
+                if result.device:
+                    result.facts["device_ms"] = statistics.summary(result.device)
+                half = result.facts["latency_ms"]["p50"]
+                result.facts |= self._work.facts(half / 1000, result.facts.get(GENERATED))
+                result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
+        return list(self._results.values())
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(list(self._alive))
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Take notice of what other processes use of the processors meanwhile."""
+        before, ours = machine.Moment.now(), self._processor_seconds
+        yield
+        after = machine.Moment.now()
+        used = machine.others(before, after, self._processor_seconds - ours)
+        if used is not None:
+            self._others.append((used, after.time - before.time))
+
+    def others(self) -> float | None:
+        """How many processors others used while the arms took turns; None where that is not known."""
+        elapsed = sum(seconds for _, seconds in self._others)
+        return sum(used * seconds for used, seconds in self._others) / elapsed if elapsed else None
+
+    def result(self, case: Case) -> Result:
+        """What is known of a case that was started."""
+        return self._results[case]
+
+    def is_alive(self, case: Case | None) -> bool:
+        """Whether there is such a case, and it can be timed."""
+        return case in self._alive
+
+    def memory(self, case: Case | None) -> float:
+        """The mebibytes that a case took at most, as far as is known; 0 on a GPU, whose memory is another one."""
+        if case is None or case not in self._results or case.cell.device != "cpu":
+            return 0.0
+        return self._results[case].facts.get("judged_rss_mb", 0.0)
+
+    def expected(self, case: Case) -> float:
+        """The seconds that a call takes, after warming up."""
+        return self._expected.get(case, 0.0)
+
+    def start(self, case: Case) -> bool:
+        """Build a case in a new process, judge its outputs and warm it up; whether it is ready to be timed."""
+        result = self._results[case] = Result(case, "ok")
+        folder = self._work.folder
+        name = f"{case.arm}-{case.copy}"
+        self._step("computing what is right")
+        try:
+            expectation = self._work.expectation()  # before the worker is there: both take memory
+        except FrameworkError as error:
+            result.status, result.failure = "failed", str(error)
+            return False
+        self._step(f"building {case.arm}")
+        worker = Worker(
+            self._command,
+            folder / f"{name}.log",
+            case.cell.threads,
+            self._settings.time_limit,
+            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE,
+        )
+        self._alive[case] = worker
+        request = {
+            "case": case.to_dict(),
+            "builder": ARMS[case.arm].builder,
+            "checkpoint": str(self._work.checkpoint),
+            "batches": [str(file) for file in self._work.files],
+            "judged": str(self._work.judged) if self._work.judged else None,
+            "outputs": str(folder / f"{name}.npz"),
+            "processors": machine.processors(case.cell.threads),
+            "memory_limit_mb": self._settings.memory_limit_mb,
+        }
+        answer = self._ask(case, request)
+        if answer is None:
+            return False
+        self.environments[case.arm] = answer.pop("environment")
+        result.facts |= answer
+        outputs = npz.read(folder / f"{name}.npz")
+        if GENERATED in outputs:
+            result.facts[GENERATED] = int(outputs.pop(GENERATED))
+        parity = expectation.judge(outputs)
+        result.facts["parity"] = parity.to_dict()
+        if parity.verdict != "pass":
+            result.status, result.failure = "failed", f"{parity.name} is not what the reference computes"
+            self.close([case])
+            return False
+        return self._warm_up(case)
+
+    def _warm_up(self, case: Case) -> bool:
+        self._step(f"warming up {case.arm}")
+        samples: list[float] = []
+        end = monotonic() + self._settings.warm_up
+        while not statistics.is_steady(samples) and (monotonic() < end or len(samples) < 2):
+            answer = self._ask(case, {"seconds": 0.1, "least": 1})
+            if answer is None:
+                return False
+            samples += answer["samples_ms"]
+        self._results[case].facts["warm_up_calls"] = len(samples)
+        self._expected[case] = float(np.median(samples[-5:])) / 1000
+        return True
+
+    def wake(self, case: Case, seconds: float) -> None:
+        """A round that does not count."""
+        if case in self._alive:
+            self._ask(case, {"seconds": seconds, "least": 1})
+
+    def sample(self, case: Case, seconds: float) -> None:
+        """One round of a case that is alive; a case that is not is left out."""
+        if case not in self._alive:
+            return
+        sleep(self._settings.pause)
+        answer = self._ask(case, {"seconds": seconds, "least": 1})
+        if answer is not None:
+            self._results[case].rounds.append(answer["samples_ms"])
+            self._results[case].device += answer["device_ms"]
+            used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
+            self._results[case].facts["processors_used"] = used
+
+    def close(self, cases: Iterable[Case]) -> None:
+        """End the processes of these cases."""
+        for case in cases:
+            if case in self._alive:
+                self._alive.pop(case).close()
+
+    def _ask(self, case: Case, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer; None if there is none, and then that is the result."""
+        worker = self._alive[case]
+        try:
+            worker.send(request)
+            answer = worker.receive()
+        except WorkerError as error:
+            limit = self._settings.memory_limit_mb
+            told = f"{error} (memory limit: {limit} MiB)" if limit else str(error)
+            self._results[case].status, self._results[case].failure = "failed", told
+            self.close([case])
+            return None
+        if "samples_ms" in answer:
+            self._processor_seconds += answer["processors_used"] * sum(answer["samples_ms"]) / 1000
+        return answer
