@@ -10,9 +10,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NPROC", "1")
 
+import numpy as np
 import pytest
 
+import triglot
 from triglot import cli, impls
+from triglot.shared.batches import random_batch
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.initializers import initialize, perturb
 from triglot.shared.recipes import recipe
@@ -87,6 +90,19 @@ def make_checkpoint():
         return Checkpoint(config, perturb(initialize(config, seed), seed))
 
     return make
+
+
+@pytest.fixture
+def check_small():
+    """``triglot.check`` in this process on one batch as large as the harness's own: JAX compiles for every shape."""
+
+    def check(checkpoint, framework, **options):
+        config = checkpoint.config
+        lengths = [min(length, config.source_max_length) for length in (24, 11, 1, 17)]
+        batch = random_batch(config, lengths, np.random.default_rng(0))
+        return triglot.check(checkpoint, [framework], batches=[batch], isolate=False, **options)
+
+    return check
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_
 
 
 @pytest.mark.parametrize(("recipe", "dtype"), [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64")])
-def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint):
+def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint, check_small):
     """``make audit`` has many more weights, inputs and shapes, ``test_planted_bugs.py`` every recipe."""
-    report = triglot.check(make_checkpoint(recipe, 1), [framework], isolate=False, dtype=dtype, seed=1)
+    report = check_small(make_checkpoint(recipe, 1), framework, dtype=dtype, seed=1)
     assert report.verdict == "pass", report.first_divergence

@@ -367,16 +367,16 @@ def test_a_target_that_begins_with_padding_has_scores(framework, name, dtype, ma
 
 
 @pytest.mark.parametrize("sizes", [{"key_size": 5}, {"value_size": 11}, {"key_size": 1, "value_size": 2, "heads": 7}])
-def test_key_and_value_sizes_are_free(framework, sizes, make_checkpoint):
+def test_key_and_value_sizes_are_free(framework, sizes, make_checkpoint, check_small):
     """Sizes that PyTorch's module has not, so here the reference is the judge."""
-    report = triglot.check(make_checkpoint(replace(CONFIG, **sizes)), [framework], isolate=False)
+    report = check_small(make_checkpoint(replace(CONFIG, **sizes)), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
     assert {row.name for row in report.rows} >= {"attention.output", "averaged", "api.attend", "api.attend.weights"}
 
 
 @pytest.mark.parametrize("biases", [{}, {"projection_bias": True}, {"output_bias": False}])
-def test_every_framework_passes_every_check(framework, biases, make_checkpoint):
-    report = triglot.check(make_checkpoint(replace(CONFIG, **biases)), [framework], isolate=False, dtype="float32")
+def test_every_framework_passes_every_check(framework, biases, make_checkpoint, check_small):
+    report = check_small(make_checkpoint(replace(CONFIG, **biases)), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 

@@ -199,15 +199,15 @@ def test_source_and_target_read_one_table(implementation, make_checkpoint):
     assert (apart["embeddings.sum"] != apart["target_embeddings.sum"]).any()
 
 
-def test_shared_tables_pass_every_check(framework, make_checkpoint):
+def test_shared_tables_pass_every_check(framework, make_checkpoint, check_small):
     config = replace(SHARED, layers=1, decoder_layers=1)
-    report = triglot.check(make_checkpoint(config), [framework], isolate=False)
+    report = check_small(make_checkpoint(config), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
-def test_a_target_shorter_than_any_source_passes_every_check(framework, make_checkpoint):
+def test_a_target_shorter_than_any_source_passes_every_check(framework, make_checkpoint, check_small):
     config = replace(ANNOTATED, target_max_length=3, layers=1, decoder_layers=1, attention_output_activation="relu")
-    report = triglot.check(make_checkpoint(config), [framework], isolate=False)
+    report = check_small(make_checkpoint(config), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 

@@ -68,7 +68,7 @@ def test_the_engine_of_paddle_shows_outputs_alone_in_bfloat16(make_checkpoint):
     model: Any = triglot.build("paddle", make_checkpoint("translation-tiny"), mode="compiled", dtype="bfloat16")
     batch = batches.random_batch(model.config, [3, 2], np.random.default_rng(0))
     message = (
-        "PaddlePaddle: on a CPU, bfloat16 is for the outputs of a model in mode 'compiled' alone; choose dtype "
+        "PaddlePaddle: it has no bfloat16 on a CPU but for the outputs of a model in mode 'compiled'; choose dtype "
         "'float32', or device 'cuda'"
     )
     for call in (

@@ -199,10 +199,10 @@ class Model:
 
     def _check_kernels(self) -> None:
         if not self.has_kernels:
-            message = f"PaddlePaddle: it has no {self.dtype_name} on a CPU"
-            if self.dtype_name == "bfloat16":
-                message = "PaddlePaddle: on a CPU, bfloat16 is for the outputs of a model in mode 'compiled' alone"
-            raise FrameworkError(f"{message}; choose dtype 'float32', or device 'cuda'")
+            but = " but for the outputs of a model in mode 'compiled'" if self.dtype_name == "bfloat16" else ""
+            raise FrameworkError(
+                f"PaddlePaddle: it has no {self.dtype_name} on a CPU{but}; choose dtype 'float32', or device 'cuda'"
+            )
 
     def _begun(self) -> training.Trainer:
         if self.trainer is None:
