@@ -1,7 +1,7 @@
 """Who takes part: Triglot's own implementations in every mode, and the stock encoder of each framework.
 
-Each arm has a builder, ``module:function``, that only its worker process imports: it takes a checkpoint, a case's cell
-and a batch, and returns a ``Prepared``.
+Each arm has a builder, ``module:function``, that only its worker process imports: it takes a checkpoint, a case and its
+batches, and returns a ``Prepared``.
 """
 
 import importlib.util
@@ -22,9 +22,9 @@ TRAINS = ("forward+backward", "training")  # the workloads with gradients
 class Prepared(Protocol):
     """What is timed: a call that computes, the wait for its results, and the results as arrays by name.
 
-    "output", and "pooler" where there is one; of a generation "ids", and how many were "generated". Of what trains:
-    "loss", "gradients.NAME" for each tensor and, of a training step, "weights.NAME", all of the very first call: the
-    next finds other weights.
+    "output" and the heads that there are; "averaged" of attention alone; of a generation "ids", and how many were
+    "generated". Of what trains: "loss", "gradients.NAME" for each tensor and, of a training step, "weights.NAME", all
+    of the very first call: the next finds other weights.
     """
 
     def call(self) -> Any:
@@ -63,6 +63,8 @@ class Arm:
             return f"{', '.join(missing)} not installed"
         if workload == "generation" and config.kind != "encoder_decoder":
             return f"an {config.kind} does not generate"
+        if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):
+            return "it has no start, end and pad id, so it does not generate"
         if self.peer and (workload == "generation" or not _is_bert(config)):
             return "computes BERTs alone"
         if workload in TRAINS and (why := self._why_not_train(config, dtype)):

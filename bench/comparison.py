@@ -53,6 +53,8 @@ def read(path: Path) -> dict[str, Any]:
         if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
             raise KeyError(unknown[0])
         report.known(found)
+        _ = [(one["dtype"], one["device"], one["threads"], one["frameworks"]) for one in found["roofline"]]
+        _ = found["noise_floor"] + 0.0, dict(found["environment"]["packages"])
         named: dict[str, Any] = {case["model"]: found["models"][case["model"]] for case in found["cases"]}
         _ = [(model["config"], model["weights_digest"]) for model in (*named.values(), *dict(found["models"]).values())]
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -69,13 +71,19 @@ def check_comparable(old: Mapping[str, Any], configurations: Mapping[str, Any], 
         BenchError: the old report is of another configuration, or of none of the cases.
     """
     for name in old["models"].keys() & configurations.keys():
-        if old["models"][name]["config"] != configurations[name]:
+        before, now = old["models"][name]["config"], configurations[name]
+        if wrong := sorted(field for field in before.keys() | now.keys() if before.get(field) != now.get(field)):
             raise BenchError(
-                f"the earlier result is of a {name} with another configuration; compare with one of this model"
+                f"the earlier result is of a {name} with another configuration ({wrong[0]} {before.get(wrong[0])!r}, "
+                f"not {now.get(wrong[0])!r}); compare with one of this model"
             )
-    before = report.known(old).results
-    if not any(name in before and before[name].rounds for name in ids):
-        raise BenchError("none of these cases was timed in the earlier result; compare with one of the same cases")
+    timed = [name for name, one in report.known(old).results.items() if one.rounds and "*" not in name]
+    asked = list(ids)
+    if not set(asked) & set(timed):
+        raise BenchError(
+            f"none of these cases was timed in the earlier result (it has {timed[0] if timed else 'none'}, and not "
+            f"{asked[0]}); compare with one of the same cases"
+        )
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
@@ -135,7 +143,7 @@ def row(change: Change) -> list[str]:
 
 def markdown(found: Sequence[Change], others: Sequence[str]) -> str:
     """A table of changes, and below it what else has changed."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines = ["**Since the earlier result**", "", f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(row(change))} |" for change in found]
     lines += ["", *(f"- also, {line}" for line in others)]
     return "\n".join(lines).rstrip() + "\n"

@@ -16,6 +16,7 @@ from ..impls.reference import rounding_to
 from ..shared.arrays import Array
 from ..shared.checkpoint import Checkpoint
 from ..shared.dtypes import HALVES
+from ..shared.errors import FrameworkError
 from ..shared.inputs import Batch
 from ..shared.parity.budgets import NOISE_RUNS, budget, noise_in
 from ..shared.probe import Probe
@@ -29,6 +30,11 @@ class Parity:
     budget: float | None
     verdict: str
     name: str = ""
+
+    def complaint(self) -> str:
+        """What is wrong, in words."""
+        how = "" if self.error is None else f": off by {self.error:.2g}, where {self.budget:.2g} is rounding"
+        return f"{self.name} is not what the reference computes{how}"
 
     def to_dict(self) -> dict[str, float | str | None]:
         """As plain JSON types."""
@@ -55,24 +61,30 @@ def worst(judged: Mapping[str, tuple[float, float] | None]) -> Parity:
 
 
 class Expectation:
-    """The truth of a cell: its outputs in float64, the noise around them, and which rows they are of."""
+    """The truth of a cell: its outputs in float64, the noise around them, and which rows they are of.
+
+    Raises:
+        FrameworkError: an output is infinite or no number in ``dtype``, or in float64.
+    """
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
         self._dtype = dtype
-        self.rows = len(batch.valid)
+        self._rows = len(batch.valid)
         self._real = batch.target_valid if checkpoint.config.kind == "encoder_decoder" else batch.valid
-        self._truth = _outputs(Model(checkpoint, dtype="float64"), batch)
+        self._truth = outputs_of(Model(checkpoint, dtype="float64"), batch)
         rounded = Model(checkpoint, dtype="float32")
         self._noise = dict.fromkeys(self._truth, 0.0)
         for seed in range(NOISE_RUNS):
             with permuted_contractions(seed):
-                found = _outputs(rounded, batch, dtype)
+                found = outputs_of(rounded, batch, dtype)
             for name, value in found.items():
-                self._noise[name] = max(self._noise[name], self._distance(name, value))
+                self._noise[name] = float(np.maximum(self._noise[name], self._distance(name, value)))
+        if wrong := [name for name, noise in self._noise.items() if not np.isfinite(noise)]:
+            raise FrameworkError(f"{wrong[0]} is not finite in {dtype}, so nothing is right; take a wider dtype")
 
     def judge(self, outputs: Mapping[str, Array]) -> Parity:
         """The worst of ``outputs`` by the share of its budget that it uses up."""
-        return worst({name: self._errors(name, value[: self.rows]) for name, value in outputs.items()})
+        return worst({name: self._errors(name, value[: self._rows]) for name, value in outputs.items()})
 
     def budget(self, name: str) -> float:
         """How far the output of that name may be off."""
@@ -104,6 +116,9 @@ def named(output: Any, heads: Any) -> dict[str, Any]:
     return {"output": output, **(cast("dict[str, Any]", heads) if isinstance(heads, dict) else {"averaged": heads})}
 
 
-def _outputs(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
-    output, heads = model.run(batch, rounding_to(dtype, _Unrecorded)() if dtype in HALVES else _Unrecorded())
+def outputs_of(model: Model, batch: Batch, dtype: str = "float64") -> dict[str, Array]:
+    """What the reference computes, by name; in 16 bits, with every value rounded to ``dtype`` on its way."""
+    probe = rounding_to(dtype, _Unrecorded)() if dtype in HALVES else _Unrecorded()
+    with np.errstate(all="ignore"):  # what overflows is said
+        output, heads = model.run(batch, probe)
     return named(output, heads)

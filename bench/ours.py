@@ -12,7 +12,7 @@ from ..shared.inputs import Batch
 from .arms import ARMS
 from .cases import Case
 from .expectations import named
-from .generation_expectations import GENERATED, IDS
+from .generation_expectations import GENERATED, IDS, ended
 from .steps import PLAN, after_a_step, derived
 
 
@@ -22,7 +22,7 @@ class Ours:
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         arm, cell = ARMS[case.arm], case.cell
         self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
-        self.workload, self.end_id = cell.workload, checkpoint.config.end_id
+        self.workload = cell.workload
         if cell.workload == "training":
             self.model.begin_training(PLAN)
         self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
@@ -39,7 +39,8 @@ class Ours:
         """What a call returned, of the first batch."""
         if self.workload == "generation":
             ids = [self.model.to_numpy(target) for target in results]
-            return {IDS: ids[0], GENERATED: np.array(sum(generated(target, self.end_id) for target in ids))}
+            end_id = self.model.config.special_ids[1]
+            return {IDS: ids[0], GENERATED: np.array(sum(said(target, end_id) for target in ids))}
         if self.workload == "training":
             return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
         if self.workload == "forward+backward":
@@ -52,8 +53,6 @@ class Ours:
 prepare = Ours
 
 
-def generated(target: Array, end_id: int | None) -> int:
+def said(ids: Array, end_id: int) -> int:
     """How many tokens of targets (B, T) the model said: all but the first, up to the end of each."""
-    said = target[:, 1:]
-    ended = np.cumsum(said == end_id, axis=1) - (said == end_id)  # ends before this place
-    return int((ended == 0).sum())
+    return int((~ended(ids, end_id))[:, 1:].sum())

@@ -25,16 +25,16 @@ def to_dict(
     models: Mapping[str, Any],
     results: Sequence[Result],
     comparisons: Sequence[Comparison],
-    rooflines: Mapping[str, Any],
+    rooflines: Sequence[Mapping[str, Any]],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The report. ``models``: weights_digest and config by name. ``rooflines``: what the hardware reached, by dtype."""
+    """The report. ``models``: weights_digest and config by name. ``rooflines``: what the hardware reached."""
     again, ratios = split(comparisons)
     return {
         "schema": SCHEMA,
         "models": dict(models),
         "environment": dict(environment),
-        "roofline": list(rooflines.values()),
+        "roofline": list(rooflines),
         "noise_floor": statistics.floor_of(again),
         "cases": [_case(result, rooflines) for result in results],
         "ratios": [_ratio(comparison) for comparison in [*comparisons] if comparison in ratios]
@@ -49,15 +49,14 @@ def split(comparisons: Sequence[Comparison]) -> tuple[dict[str, Ratio], list[Com
 
 
 def known(report: Mapping[str, Any]) -> Known:
-    """What an earlier report says, to go on with. What failed is tried again."""
+    """What an earlier report says, to go on with."""
     results: dict[str, Result] = {}
     for row in report["cases"]:
-        if row["status"] == "failed":
-            continue
         facts = {name: row.get(name) for name in (*FIELDS, "fill")}
         ends = np.cumsum(row["round_lengths"])[:-1]
         rounds = [part.tolist() for part in np.split(np.asarray(row["samples_ms"]), ends)] if len(ends) else []
-        case = Case.from_dict(row)
+        # Of sentences, the report holds the share that came out; none was asked for.
+        case = Case.from_dict({**row, "fill": row["fill"] if row["order"] == "padded" else 1.0})
         results[row["id"]] = Result(case, row["status"], row["failure"] or "", facts, rounds, digest=row["digest"])
     comparisons = [
         Comparison(one["a"], one["b"], Ratio(one["median"], one["low"], one["high"])) for one in report["ratios"]
@@ -76,12 +75,18 @@ def exit_code(report: Mapping[str, Any]) -> int:
     return 0 if any(case["status"] == "ok" for case in report["cases"]) else 2
 
 
-def _case(result: Result, rooflines: Mapping[str, Any]) -> dict[str, Any]:
+def roofline_of(case: Mapping[str, Any], rooflines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What the hardware reached in the dtype, on the device and with the threads of a case; empty: not measured."""
+    same = ("dtype", "device", "threads")
+    found = [one for one in rooflines if all(one[name] == case[name] for name in same)]
+    return found[0] if found else {}
+
+
+def _case(result: Result, rooflines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     facts = {name: result.facts.get(name) for name in FIELDS}
-    roofline: Mapping[str, Any] = rooflines.get(result.case.cell.dtype, {})
-    best = roofline.get("gflops")
-    useful = facts["useful_gflops"]
     described = result.case.to_dict()
+    best = roofline_of(described, rooflines).get("gflops")
+    useful = facts["useful_gflops"]
     if result.case.cell.order != "padded":
         described["fill"] = result.facts.get("fill")
     return {
@@ -104,12 +109,21 @@ def _ratio(comparison: Comparison) -> dict[str, Any]:
 def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The cases with their ratio to the reference arm of their cell, fastest first in each cell, the failed ones last.
 
-    Arms that were timed a second time, to see the noise, are left out.
+    Arms that were timed a second time, to see the noise, are left out, and so are ratios to another reference, which
+    died before the end.
     """
-    ratios = {one["a"]: one for one in report["ratios"] if not one.get("again")}
-    found = [{**case, "ratio": ratios.get(case["id"])} for case in report["cases"] if "*" not in case["id"]]
-    cells = list(dict.fromkeys(cell_of(case) for case in found))
-    return sorted(found, key=lambda case: (cells.index(cell_of(case)), *_place(case)))
+    found: list[dict[str, Any]] = []
+    cells = list(dict.fromkeys(cell_of(case) for case in report["cases"]))
+    for cell in cells:
+        base = f"{ratio_base(report, cell)}/{cell}"
+        ratios = {one["a"]: one for one in report["ratios"] if not one.get("again") and one["b"] == base}
+        members = [case for case in report["cases"] if cell_of(case) == cell and "*" not in case["id"]]
+        shown: list[dict[str, Any]] = [
+            {**case, "ratio": ratios.get(case["id"]), "is_reference": case["id"] == base} for case in members
+        ]
+        halves = [case["latency_ms"]["p50"] for case in shown if case["is_reference"] and case["status"] == "ok"]
+        found += sorted(shown, key=lambda case: _place(case, halves[0] if halves else 1.0))
+    return found
 
 
 def cell_of(case: Mapping[str, Any]) -> str:
@@ -119,8 +133,9 @@ def cell_of(case: Mapping[str, Any]) -> str:
 
 def title(case: Mapping[str, Any]) -> str:
     """The cell of a case in words."""
-    shape = f"batch {case['batch']}, length {case['length']}, {case['fill']:.0%} of the tokens real"
-    if case["order"] != "padded":
+    if case["order"] == "padded":
+        shape = f"batch {case['batch']}, length {case['length']}, {case['fill']:.0%} of the tokens real"
+    else:
         order = "as they come" if case["order"] == "arrival" else "sorted by length"
         shape = f"{RAGGED_BATCHES} batches of {case['batch']} sentences, {order}, up to {case['length']} tokens"
     return f"{case['model']}, {case['workload']}, {shape}, {where(case)}"
@@ -137,7 +152,9 @@ def cells(case: Mapping[str, Any]) -> list[str]:
     if case["status"] != "ok":
         return [case["arm"], f"{case['status']}: {case['failure']}", *[""] * 7]
     ratio = case["ratio"]
-    spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else "1"
+    spread = "1" if case["is_reference"] else ""
+    if ratio:
+        spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
     share = case["roofline_fraction"]
     device = case.get("device_ms")
     cold = sum(case[part] for part in ("import_s", "load_s", "compile_s"))
@@ -188,6 +205,8 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
     base = ratio_base(report, cell)
     parts = [f"Ratios are to {base}; under 1 is faster."] if base else []
+    if len({one["b"] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell}) > 1:
+        parts.append("Those to an earlier reference, which did not come through, are in the JSON alone.")
     parts += [
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
@@ -226,12 +245,15 @@ def floor_of_cell(report: Mapping[str, Any], cell: str) -> float | None:
 
 
 def ratio_base(report: Mapping[str, Any], cell: str) -> str | None:
-    """The arm that the ratios of a cell are to; None if there are none."""
-    bases = [one["b"].split("/")[0] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell]
-    return bases[0] if bases else None
+    """The arm that the ratios of a cell are to; None if there are none. If it died, another took its place."""
+    bases = [one["b"] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell]
+    failed = {case["id"] for case in report["cases"] if case["status"] != "ok"}
+    return min(bases, key=lambda name: name in failed).split("/")[0] if bases else None
 
 
-def _place(case: Mapping[str, Any]) -> tuple[bool, float, int]:
-    # By the ratio, which is of the same moments; what has none is the reference, or what it is alone with.
-    ok = case["status"] == "ok"
-    return not ok, case["ratio"]["median"] if ok and case["ratio"] else 1.0, list(ARMS).index(case["arm"])
+def _place(case: Mapping[str, Any], reference_ms: float) -> tuple[bool, float, int]:
+    # By the ratio, which is of the same moments; what has none, by what it took on its own.
+    order = list(ARMS).index(case["arm"])
+    if case["status"] != "ok":
+        return True, 0.0, order
+    return False, case["ratio"]["median"] if case["ratio"] else case["latency_ms"]["p50"] / reference_ms, order

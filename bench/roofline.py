@@ -16,6 +16,8 @@ from typing import Any
 
 from .. import impls
 from ..shared.environment import thread_settings
+from . import machine
+from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 
 # Rows and columns of the matrices: large enough that the product is all that counts. A GPU multiplies those of a CPU in
 # the time that it takes to ask for it.
@@ -25,14 +27,24 @@ SECONDS = 0.7
 FEWEST = 3
 
 
-def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int) -> dict[str, Any]:
-    """The best of every framework: {"gflops", "copy_gb_per_s"}, and what each reached, or why it could not."""
+def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> dict[str, Any]:
+    """The best of every framework: {"gflops", "copy_gb_per_s"}, and what each reached, or why it could not.
+
+    In the surroundings of an arm: the same processors, the same allocator, the same limit of time.
+    """
     found: dict[str, Any] = {}
+    surroundings = {**os.environ, **thread_settings(threads), **ALLOCATORS[settings.allocator], **SHARED_DEVICE}
+    where = json.dumps(machine.processors(threads))
     for framework in frameworks:
-        command = [sys.executable, "-P", "-m", "triglot.bench.roofline", framework, dtype, device]
-        result = subprocess.run(
-            command, check=False, capture_output=True, text=True, env={**os.environ, **thread_settings(threads)}
-        )
+        command = [sys.executable, "-P", "-m", "triglot.bench.roofline", framework, dtype, device, where]
+        limit = settings.time_limit
+        try:
+            result = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=surroundings, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            found[framework] = {"failure": f"no answer within {limit:g} s"}
+            continue
         try:
             reached = json.loads(result.stdout.splitlines()[-1])
             found[framework] = {name: float(reached[name]) for name in ("gflops", "copy_gb_per_s")}
@@ -135,7 +147,9 @@ _CALLS = dict(zip(impls.FRAMEWORKS, (_torch, _paddle, _jax), strict=True))
 
 def main() -> None:
     """Print what the framework, the dtype and the device that are asked for reach."""
-    framework, dtype, device = sys.argv[1:]
+    framework, dtype, device, processors = sys.argv[1:]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, json.loads(processors))
     product, copy = _CALLS[framework](dtype, device)
     # A copy reads and writes each of its four bytes.
     work, moved = 2 * SIZES[device] ** 3, 2 * 4 * COPIED[device]

@@ -80,7 +80,7 @@ class Sweep:
 
     def times(self, cell: Cell) -> bool:
         """Whether there is an arm to time in a cell: one that can take part, and that no earlier sweep has."""
-        return any(not self._is_known(Case(arm, cell)) and self._why_not(arm, cell) is None for arm in self._arms)
+        return any(not self._is_done(Case(arm, cell)) and self._why_not(arm, cell) is None for arm in self._arms)
 
     def _why_not(self, arm: str, cell: Cell) -> str | None:
         return ARMS[arm].why_not(self._checkpoint.config, cell.workload, cell.dtype, cell.device)
@@ -88,8 +88,8 @@ class Sweep:
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+            self._spare = SPARE
             try:
-                self._spare = SPARE
                 work = Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
             except (InputError, CheckpointError) as error:  # it is too long, or its weights do not fit the dtype
                 cases = [Case(arm, cell) for arm in self._arms]
@@ -98,7 +98,8 @@ class Sweep:
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
-                if self._take_over(case):
+                if self._is_done(case):
+                    self._take_over(case)
                     self._take_over(Case(arm, cell, copy=1))
                     continue
                 if why := self._why_not(arm, cell):
@@ -128,6 +129,10 @@ class Sweep:
         self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
         return True
 
+    def _is_done(self, case: Case) -> bool:
+        """Whether an earlier sweep has it, and it need not be tried again."""
+        return self._is_known(case) and self._known.results[case.id].status != "failed"
+
     def _is_known(self, case: Case) -> bool:
         known = self._known.results.get(case.id)
         return known is not None and known.digest == digest(case, self._facts)
@@ -135,7 +140,8 @@ class Sweep:
     def _earlier_reference(self, cell: Cell) -> Case | None:
         """What an earlier sweep compared the arms of the cell with."""
         bases = {one.b for one in self._known.comparisons}
-        return next((one.case for one in self.results if one.case.id in bases and one.case.cell == cell), None)
+        there = [one.case for one in self.results if one.status == "ok" and one.case.id in bases]
+        return next((case for case in there if case.cell == cell), None)
 
     def _groups(self, cases: list[Case], earlier: Case | None, workers: Workers) -> Iterator[None]:
         reference = earlier if earlier is not None and workers.start(earlier) else None
@@ -160,7 +166,7 @@ class Sweep:
         settings = self._settings
         count = settings.rounds
         if slowest * count > 2 * settings.seconds:
-            count = max(FEWEST_ROUNDS, int(2 * settings.seconds / slowest))
+            count = min(count, max(FEWEST_ROUNDS, int(2 * settings.seconds / slowest)))
         for case in cases:
             workers.wake(case, settings.seconds / count)  # the reference has slept while the others were built
         since = monotonic()

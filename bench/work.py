@@ -23,7 +23,12 @@ AnyExpectation = Expectation | TrainingExpectation | GenerationExpectation
 
 
 class Work:
-    """What the workers of a cell are given, as files, and what they have to make of it."""
+    """What the workers of a cell are given, as files in ``folder``, and what they have to make of it.
+
+    Raises:
+        InputError: the cell does not fit the model.
+        CheckpointError: the weights do not fit the dtype.
+    """
 
     def __init__(
         self, checkpoint: Checkpoint, cell: Cell, tokenizer: Path | None, settings: Settings, folder: Path
@@ -40,7 +45,9 @@ class Work:
         self._weights = weights
         self._expectation: AnyExpectation | None = None
         self._unknown: FrameworkError | None = None
-        self._first = workloads.first_rows(self.batches[0], JUDGED_TOKENS)
+        generated = checkpoint.config.target_max_length if cell.workload == "generation" else 0
+        # Two at least: the first is whole, and padding is to be judged too.
+        self._first = workloads.first_rows(self.batches[0], JUDGED_TOKENS, least=2, generated=generated)
         # Of a forward pass the first rows can be judged alone, but all rows have a part in a gradient.
         self.judged: Path | None = None
         if cell.workload in TRAINS and (len(self.batches) > 1 or len(self._first.valid) < len(self.batches[0].valid)):

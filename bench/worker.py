@@ -1,4 +1,4 @@
-"""The worker process of the benchmark: one case, built, timed and measured. See ``sweep.py``.
+"""The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
 
 The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
 cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at

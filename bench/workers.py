@@ -127,10 +127,15 @@ class Workers:
         outputs = npz.read(folder / f"{name}.npz")
         if GENERATED in outputs:
             result.facts[GENERATED] = int(outputs.pop(GENERATED))
-        parity = expectation.judge(outputs)
+        try:
+            parity = expectation.judge(outputs)
+        except MemoryError:
+            result.status, result.failure = "failed", "there is no memory to judge what it computes"
+            self.close([case])
+            return False
         result.facts["parity"] = parity.to_dict()
         if parity.verdict != "pass":
-            result.status, result.failure = "failed", f"{parity.name} is not what the reference computes"
+            result.status, result.failure = "failed", parity.complaint()
             self.close([case])
             return False
         return self._warm_up(case)

@@ -49,8 +49,8 @@ def _untaught(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator
         return [random_batch(config, lengths(cell.batch, cell.length, cell.fill, generator), generator)]
     rows = _sentences(cell, config, tokenizer, generator)
     if cell.order == "sorted":
-        rows = sorted(rows, key=len)
-    if config.kind == "encoder":
+        rows = sorted(rows, key=len, reverse=True)  # the first batch is judged: that should not be the easiest
+    if config.kind == "encoder" and config.source_vocabulary:
         return padded_batches(config, rows, cell.batch)
     parts = [rows[start : start + cell.batch] for start in range(0, len(rows), cell.batch)]
     return [random_batch(config, [len(row) for row in part], generator) for part in parts]
@@ -84,10 +84,13 @@ def fill_of(batches: Sequence[Batch]) -> float:
     return sum(int(batch.valid.sum()) for batch in batches) / sum(batch.valid.size for batch in batches)
 
 
-def first_rows(batch: Batch, tokens: int) -> Batch:
-    """The first rows, of ``tokens`` tokens with padding at most, and at least one: what the reference computes."""
-    width = max(batch.valid.shape[1], batch.target_valid.shape[1])
-    count = max(1, tokens // width)
+def first_rows(batch: Batch, tokens: int, *, least: int = 1, generated: int = 0) -> Batch:
+    """The first rows, of ``tokens`` tokens with padding at most, and ``least`` at least: what the reference computes.
+
+    ``generated``: how long each target becomes that is not there yet.
+    """
+    width = max(batch.valid.shape[1], batch.target_valid.shape[1], generated)
+    count = max(least, tokens // width)
     members = {name: array[:count] for name, array in batch.arrays().items() if len(array) == len(batch.valid)}
     return replace(batch, **members)
 

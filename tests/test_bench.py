@@ -26,7 +26,7 @@ from triglot.bench.expectations import Expectation
 from triglot.bench.settings import Settings
 from triglot.bench.statistics import Ratio
 from triglot.bench.sweep import Sweep
-from triglot.shared.environment import environment
+from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.recipes import recipe
 
@@ -35,7 +35,8 @@ FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
 SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # what CELL is
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
-NO_ROOFLINE = {"dtype": "float32", "gflops": None, "copy_gb_per_s": None, "frameworks": {}}
+NO_ROOFLINE = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": None, "copy_gb_per_s": None}
+NO_ROOFLINE["frameworks"] = {}
 MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
@@ -59,7 +60,7 @@ BROKEN = {
     "paddle-nn": "died by signal SIGKILL, as when memory runs out",
     "triglot-paddle-jit": "ended with exit code 3",
     "triglot-torch-jit": "no answer within 6 s; raise the time limit, or see why it hangs",
-    "transformers-eager": "output is not what the reference computes",
+    "transformers-eager": "output is not what the reference computes: off by 0.",
     "transformers-sdpa": "output is not what the reference computes",
     "transformers-compiled": "output is not what the reference computes",
 }
@@ -77,7 +78,7 @@ def test_a_failure_is_a_row_and_the_sweep_goes_on(make_checkpoint):
         assert reason in results[name].failure
     assert {one.a.split("/")[0] for one in sweep.comparisons} == {"triglot-torch-eager*", "triglot-paddle-eager"}
     assert children() == [], "no process outlives the sweep"
-    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": sweep.others})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": sweep.others})
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     # A model of a few hundred kilobytes, in an interpreter with NumPy.
     assert 0.2 < results["triglot-paddle-eager"].facts["peak_rss_mb"] < 300
@@ -110,7 +111,7 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
 
 def test_a_machine_whose_speed_varies_is_said_to(make_checkpoint):
     swept_once, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
-    found = report.to_dict(MODELS, swept_once.results, swept_once.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, swept_once.results, swept_once.comparisons, [], {"others": {}})
     reference = next(case for case in found["cases"] if case["arm"] == "triglot-torch-eager")
     for slow, said in ((1.0, False), (1.1, False), (1.5, True)):
         reference.update(samples_ms=[1.0, 1.01] * 5 + [slow, slow * 1.01] * 5, round_lengths=[2] * 10)
@@ -178,11 +179,11 @@ def test_a_device_is_timed_by_its_own_clock():
 
 def test_what_a_device_says_is_reported(make_checkpoint):
     sweep, results = swept(make_checkpoint, ["triglot-torch-eager"])
-    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": {}})
     assert found["cases"][0]["device_ms"] is None
     assert "GPU" not in report.markdown(found)
     results["triglot-torch-eager"].facts["device_ms"] = {"p50": 0.25}
-    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, {"others": {}})
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": {}})
     assert " (GPU 0.25) |" in report.markdown(found)
     assert "from its first work to its last, by the clock of the device." in report.markdown(found)
 
@@ -383,7 +384,7 @@ def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
 def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, command, monkeypatch):
     sweep, _ = swept(make_checkpoint, ["triglot-torch-eager", "triglot-paddle-eager"])
     around = {"others": sweep.others, **environment()}
-    now = report.to_dict(MODELS, sweep.results, sweep.comparisons, {}, around)
+    now = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], around)
     now["noise_floor"] = 0.2
     monkeypatch.setattr(benchmark, "bench", lambda *_, **__: now)
     for factor, expected, verdict in ((0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")):
@@ -397,12 +398,13 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         assert (code, out.count(f"  {verdict}")) == (expected, 2), out
         assert Path("now.md").read_text().count(f" | {verdict} |\n") == 2
         assert "\n- also, weights of bert-base-tiny was another, is d\n" in Path("now.md").read_text()
-        assert Path("now.html").read_text().count(f"<td>{verdict}</td></tr>") == 2
+        assert Path("now.html").read_text().count(f">{verdict}</td></tr>") == 2
         assert "Also, weights of bert-base-tiny was another, is d." in Path("now.html").read_text()
         assert "also, weights of bert-base-tiny was another, is d" in out
         found = comparison.changes(then, now)
         assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
     # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
+    known = MODELS["bert-base-tiny"]
     gone = next(case for case in now["cases"] if case["arm"] == "triglot-paddle-eager")
     gone.update(status="skipped", failure="paddle not installed")
     code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
@@ -410,10 +412,15 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
     monkeypatch.setattr(benchmark, "bench", lambda *_, **__: pytest.fail("nothing is to be timed"))
     for changed, message in (
         (
-            {"models": {"bert-base-tiny": {"weights_digest": "d", "config": {"layers": 1}}}},
-            "the earlier result is of a bert-base-tiny with another configuration; compare with one of this model",
+            {"models": {"bert-base-tiny": {"weights_digest": "d", "config": {**known["config"], "layers": 1}}}},
+            "the earlier result is of a bert-base-tiny with another configuration (layers 1, not 2); compare with one "
+            "of this model",
         ),
-        ({"cases": []}, "none of these cases was timed in the earlier result; compare with one of the same cases"),
+        (
+            {"cases": []},
+            "none of these cases was timed in the earlier result (it has none, and not "
+            f"triglot-torch-eager/{CELL.id}); compare with one of the same cases",
+        ),
     ):
         Path("then.json").write_text(json.dumps({**then, **changed}))
         code, _, err = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
@@ -433,14 +440,21 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
     good = '{"gflops": 5.0, "copy_gb_per_s": 2.0}'
 
     def run(command, **_):
-        return SimpleNamespace(stdout=good if command[-3] == "torch" else printed, stderr="", returncode=0)
+        return SimpleNamespace(stdout=good if command[-4] == "torch" else printed, stderr="", returncode=0)
 
     monkeypatch.setattr(roofline.subprocess, "run", run)
-    found = roofline.measure(["torch", "paddle"], "float32", "cpu", 1)
+    found = roofline.measure(["torch", "paddle"], "float32", "cpu", 1, QUICK)
     assert (found["gflops"], found["copy_gb_per_s"]) == (5.0, 2.0)
     assert found["frameworks"]["paddle"] == {"failure": "exit code 0"}
     assert roofline.fastest(found) == ["torch"]
     assert roofline.fastest({"frameworks": {"paddle": {"failure": "exit code 0"}}}) == []
+
+    def hang(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(roofline.subprocess, "run", hang)
+    hung = roofline.measure(["torch"], "float32", "cpu", 1, QUICK)
+    assert (hung["gflops"], hung["frameworks"]) == (None, {"torch": {"failure": "no answer within 6 s"}})
     later = {**found, "gflops": 7.0, "copy_gb_per_s": None}
     assert roofline.better(None, found) == found
     assert {name: roofline.better(found, later)[name] for name in ("gflops", "copy_gb_per_s")} == {
@@ -465,6 +479,7 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),
         (("--compare", "list.json"), "list.json is no triglot.bench/1"),
         (("--compare", "part.json"), "part.json lacks a part, or has a wrong one"),
+        (("--compare", "floor.json"), "floor.json lacks a part, or has a wrong one (KeyError('noise_floor'))"),
         (("--compare", "models.json"), "models.json lacks a part, or has a wrong one (KeyError('m'))"),
         (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one (TypeError"),
         (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
@@ -475,6 +490,7 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
     Path("text.json").write_text("no")
     Path("list.json").write_text("[]")
     kept = json.loads(next((ROOT / "bench" / "results").glob("*-bench.json")).read_text())
+    Path("floor.json").write_text(json.dumps({name: value for name, value in kept.items() if name != "noise_floor"}))
     kept["cases"][0]["model"] = "m"
     Path("models.json").write_text(json.dumps(kept))
     Path("unlike.json").write_text(json.dumps({**kept, "models": ["m"]}))
@@ -536,7 +552,7 @@ def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command,
 def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     """Those that the model said up to the end of each target, padding too, but not the first, which is given."""
     targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
-    assert ours.generated(np.array(targets), 3) == 4 + 1 + 6
+    assert ours.said(np.array(targets), 3) == 4 + 1 + 6
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)

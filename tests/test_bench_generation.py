@@ -1,6 +1,8 @@
 """What ids an arm may generate: the best ones, and where rounding cannot tell two apart, either."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +10,18 @@ import numpy as np
 import pytest
 
 from triglot import impls
+from triglot.bench import workloads
+from triglot.bench.arms import ARMS
 from triglot.bench.cases import Cell
+from triglot.bench.expectations import Expectation
 from triglot.bench.generation_expectations import GenerationExpectation
 from triglot.bench.settings import Settings
 from triglot.bench.sweep import Sweep
 from triglot.shared import batches
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import FrameworkError
 from triglot.shared.parity.harness import weights_for
+from triglot.shared.recipes import recipe
 
 FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
 QUICK = Settings(seconds=0.05, rounds=2, warm_up=0.1, again=False)
@@ -111,7 +118,67 @@ def test_a_wrong_generation_has_no_speed(make_checkpoint):
     (result,) = sweep.results
     assert (result.status, result.rounds) == ("failed", [])
     last = checkpoint.config.target_max_length - 1
-    assert result.failure == f"ids[1, {last}] is not what the reference computes"
+    said = rf"ids\[1, {last}\] is not what the reference computes: off by \S+, where \S+ is rounding"
+    assert re.fullmatch(said, result.failure)
+
+
+def test_a_target_that_ends_is_padded_from_there(task):
+    """Whether the end is a word like any other, or the same as the start."""
+    weights, batch, _, ids = task
+    for start in (weights.config.start_id, int(ids[0, 4])):
+        config = replace(weights.config, start_id=start, end_id=int(ids[0, 4]))
+        model = impls.build("numpy", Checkpoint(config, weights.tensors))
+        said = model.prepare("generation", batch)()
+        assert (said[:, 1:] == config.end_id).any()
+        expectation = GenerationExpectation(Checkpoint(config, weights.tensors), batch, "float32")
+        assert judged(expectation, said)[0] == "pass"
+
+
+def test_a_target_of_one_token_is_the_start(make_checkpoint):
+    config = replace(recipe("translation-tiny"), target_max_length=1)
+    batch = a_batch(config)
+    expectation = GenerationExpectation(make_checkpoint(config), batch, "float32")
+    start = np.full((3, 1), config.start_id)
+    assert judged(expectation, start)[0] == "pass"
+    assert judged(expectation, start + 1) == ("diverged", "ids[0, 0]")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_that_a_bias_forbids_excuses_no_other(dtype, task):
+    weights, batch, _, _ = task
+    (head,) = weights.config.heads_on_top
+    tensors = {name: array.copy() for name, array in weights.tensors.items()}
+    tensors[f"heads.{head}.bias"][weights.config.pad_id] = -1e9
+    forbidding = weights_for(Checkpoint(weights.config, tensors), dtype, 0)["given"]
+    ids = impls.build("numpy", forbidding).prepare("generation", batch)()
+    expectation = GenerationExpectation(forbidding, batch, dtype)
+    assert judged(expectation, ids)[0] == "pass"
+    worst = with_one(ids, (1, -1), weights.config.pad_id)
+    assert judged(expectation, worst)[0] == "diverged"
+    scores = impls.build("numpy", forbidding).forward(batch.source, ids, batch.valid, ids >= 0)[1, -2]
+    second = int(np.argsort(scores)[-weights.config.target_vocabulary // 2])  # of average rank
+    assert judged(expectation, with_one(ids, (1, -1), second))[0] == "diverged"
+
+
+def test_what_overflows_is_right_nowhere(make_checkpoint):
+    """Else the noise would be infinite, and with it what is accepted."""
+    weights = make_checkpoint("translation-tiny")
+    (head,) = weights.config.heads_on_top
+    tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
+    large = weights_for(Checkpoint(weights.config, tensors), "float16", 0)["given"]
+    for make in (GenerationExpectation, Expectation):
+        with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing is right; take a wider"):
+            make(large, a_batch(weights.config), "float16")
+        make(large, a_batch(weights.config), "float32")
+
+
+def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoint):
+    weights = make_checkpoint("translation-tiny")
+    batch = batches.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
+    longest = weights.config.target_max_length
+    assert len(workloads.first_rows(batch, 4 * longest, generated=longest).valid) == 4
+    assert len(workloads.first_rows(batch, 1, least=2).valid) == 2
+    assert len(workloads.first_rows(batch, 1).valid) == 1
 
 
 @pytest.mark.parametrize(
@@ -137,3 +204,8 @@ def with_one(ids, place, value):
     changed = ids.copy()
     changed[place] = value
     return changed
+
+
+def test_a_model_without_its_special_ids_does_not_generate():
+    why = ARMS["triglot-torch-eager"].why_not(recipe("annotated-tiny"), "generation", "float32", "cpu")
+    assert why == "it has no start, end and pad id, so it does not generate"

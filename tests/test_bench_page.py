@@ -20,7 +20,7 @@ from triglot.shared.environment import environment
 
 ARMS = ("triglot-torch-eager", "torch-nn", "triglot-jax-jit", "onnxruntime", "triglot-paddle-eager")
 MODELS = {"a <model>": {"weights_digest": "f" * 64, "config": {}}}
-ROOF = {"dtype": "float32", "device": "cpu", "gflops": 380.0, "copy_gb_per_s": 36.0, "frameworks": {}}
+ROOF = {"dtype": "float32", "device": "cpu", "threads": 2, "gflops": 380.0, "copy_gb_per_s": 36.0, "frameworks": {}}
 
 
 def facts(generator, scale):
@@ -52,7 +52,7 @@ def made(batches=(1, 8), lengths=(16, 128), workload="forward"):
             results.append(Result(Case("nnx", cell), "failed", "died by signal <SIGSEGV> & left"))
             results.append(Result(Case("paddle-nn", cell), "skipped", "paddle not installed"))
     around = {**environment(), "others": {}, "machine": {"load_average": [0.1, 0.2, 0.3], "frequency_mhz": None}}
-    return report.to_dict(MODELS, results, comparisons, {"float32": ROOF}, around)
+    return report.to_dict(MODELS, results, comparisons, [ROOF], around)
 
 
 class Reader(HTMLParser):

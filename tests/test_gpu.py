@@ -10,6 +10,7 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.bench import arms, roofline
+from triglot.bench.settings import Settings
 from triglot.shared.dtypes import ARITHMETIC, HALVES
 from triglot.shared.errors import FrameworkError
 
@@ -69,6 +70,6 @@ def test_a_gpu_is_timed(on_cuda, model, workload, dtype, workplace):
 
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])
 def test_the_roofline_of_a_gpu_is_measured(on_cuda, dtype):
-    found = roofline.measure([on_cuda], dtype, "cuda", 1)
+    found = roofline.measure([on_cuda], dtype, "cuda", 1, Settings())
     assert found["gflops"] > 1000, "more than any CPU"
     assert found["copy_gb_per_s"] > 100

@@ -145,8 +145,8 @@ def _cell(found: Mapping[str, Any], cell: str, members: Cases) -> dict[str, Any]
         noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
         what = f"Against {base}, in turns with it: left of 1 is faster. {noise}"
         plots.append(_plot("Ratios", what, bench_plots.ratios(timed, floor or 0.0)))
-    roof = next((one for one in found["roofline"] if timed and one["dtype"] == timed[0]["dtype"]), None)
-    if roof and roof["gflops"] and any(case["useful_gflops"] and case.get("flops_per_byte") for case in timed):
+    roof = report.roofline_of(members[0], found["roofline"])
+    if roof.get("gflops") and any(case["useful_gflops"] and case.get("flops_per_byte") for case in timed):
         what = (
             "How far each is from what the hardware was seen to do in the same run. The traffic is the least there can "
             "be: each weight once, and the vectors into and out of each layer."

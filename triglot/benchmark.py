@@ -47,7 +47,9 @@ def bench(
     check_cells(
         [(cell, by_name[cell.model].checkpoint, by_name[cell.model].tokenizer) for cell in cells], settings.seed
     )
-    rooflines: dict[str, Any] = {one["dtype"]: one for one in earlier["roofline"]} if earlier else {}
+    rooflines: dict[tuple[Any, ...], Any] = {}
+    if earlier is not None:
+        rooflines = {(one["dtype"], one["device"], one["threads"]): one for one in earlier["roofline"]}
     names = list(ARMS) if arms is None else list(arms)
     asked = {Case(arm, cell, copy).id for cell in cells for arm in names for copy in (0, 1)}
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
@@ -93,18 +95,18 @@ def bench(
         }
         results = [result for sweep in sweeps.values() for result in sweep.results]
         comparisons = [comparison for sweep in sweeps.values() for comparison in sweep.comparisons]
-        return report.to_dict(models, results, comparisons, rooflines, around)
+        return report.to_dict(models, results, comparisons, list(rooflines.values()), around)
 
     # Before the first and after the last: a moment in which the machine is slow is not what it can do.
     new = [cell for cell in cells if sweeps[cell.model].times(cell)]
     moments = {(cell.dtype, cell.device, cell.threads) for cell in new}
 
     def measure(*, again: bool) -> None:
-        for dtype, device, threads in sorted(moments):
-            on_step(done(), f"measuring what the hardware can do in {dtype}")
-            frameworks = roofline.fastest(rooflines[dtype]) if again else impls.installed()
-            measured = roofline.measure(frameworks, dtype, device, threads)
-            rooflines[dtype] = roofline.better(rooflines.get(dtype), measured)
+        for where in sorted(moments):
+            on_step(done(), f"measuring what the hardware can do in {where[0]}")
+            frameworks = roofline.fastest(rooflines[where]) if again else impls.installed()
+            measured = roofline.measure(frameworks, *where, settings)
+            rooflines[where] = roofline.better(rooflines.get(where), measured)
 
     measure(again=False)
     for cell in cells:

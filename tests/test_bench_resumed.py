@@ -1,0 +1,122 @@
+"""A sweep that is gone on with loses nothing, and a report of odd parts can be read all the same."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from triglot import bench_page, benchmark
+from triglot.bench import comparison, report, roofline
+from triglot.bench.cases import Case, Cell
+from triglot.bench.outcomes import Comparison, Result
+from triglot.bench.statistics import Ratio
+from triglot.shared.environment import cores
+from triglot.shared.recipes import recipe
+
+FAKES = (sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py")))
+SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2", "--json", "bench.json", "--quiet")
+ASKED = ("bench", "bert-base-tiny", *SHORT)
+CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Workers that compute by the reference, and no roofline."""
+    measured = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": 300.0, "copy_gb_per_s": 3.0}
+    monkeypatch.setattr(roofline, "measure", lambda *_: {**measured, "frameworks": {}})
+    monkeypatch.setattr(benchmark, "WORKER", FAKES)
+
+
+def written():
+    return comparison.read(Path("bench.json"))
+
+
+def test_sentences_are_gone_on_with(workplace, command):
+    """By another order, and by another arm against the same reference."""
+    eager = ("--arm", "triglot-torch-eager")
+    assert command(*ASKED, *eager, "--order", "sorted") == (0, "", "")
+    first = written()
+    (case,) = [case for case in first["cases"] if "*" not in case["id"]]
+    assert 0.5 < case["fill"] < 1
+    assert command(*ASKED, *eager, "--order", "arrival", "--resume") == (0, "", "")
+    assert command(*ASKED, "--arm", "triglot-paddle-eager", "--order", "sorted", "--resume") == (0, "", "")
+    found = {one["id"]: one for one in written()["cases"]}
+    assert found[case["id"]] == case
+    assert {one["order"] for one in found.values()} == {"sorted", "arrival"}
+    (ratio,) = [one for one in written()["ratios"] if one["a"].startswith("triglot-paddle-eager")]
+    assert ratio["b"] == case["id"]
+
+
+def test_what_failed_is_kept_unless_it_is_asked_for_again(workplace, command):
+    """Else a wrong arm would be forgotten, and the exit code with it."""
+    wrong = ("--arm", "transformers-eager")
+    assert command(*ASKED, "--arm", "triglot-torch-eager", *wrong)[0] == 1
+    assert command(*ASKED, "--arm", "triglot-paddle-eager", "--resume")[0] == 1
+    verdicts = {case["arm"]: case["status"] for case in written()["cases"] if "*" not in case["id"]}
+    assert verdicts == {"triglot-torch-eager": "ok", "transformers-eager": "failed", "triglot-paddle-eager": "ok"}
+    Path("old.json").write_bytes(Path("bench.json").read_bytes())
+    code, _, err = command(*ASKED, *wrong, "--resume", "--compare", "old.json")
+    assert (code, err) == (1, "")
+    assert [case["arm"] for case in written()["cases"]].count("transformers-eager") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "arm", "expected"),
+    [
+        ("translation-tiny", "nnx", (2, "triglot: nothing was timed; nnx: computes BERTs alone\n")),
+        ("dygraph-tiny", "triglot-torch-eager", (0, "")),
+    ],
+)
+def test_sentences_that_no_arm_could_read_are_told_of(model, arm, expected, workplace, command):
+    """A model without a vocabulary is given vectors, as many as there are words."""
+    code, out, err = command("bench", model, "--arm", arm, "--order", "sorted", *SHORT[:-1], "--html", "b.html")
+    assert (code, err) == expected
+    assert "8 batches of 2 sentences, sorted by length, up to 8 tokens" in out
+    assert "sorted by length" in Path("b.html").read_text()
+
+
+def result(arm, milliseconds, status="ok"):
+    facts = {
+        "latency_ms": {"p50": milliseconds, "p90": milliseconds},
+        "parity": {"verdict": "pass"},
+        "useful_gflops": 30.0,
+    }
+    facts |= {"import_s": 1.0, "load_s": 1.0, "compile_s": 1.0, "peak_rss_mb": 1.0, "tokens_per_second": 1.0}
+    return Result(Case(arm, CELL), status, "died" if status != "ok" else "", facts, [[milliseconds]])
+
+
+def test_a_share_is_of_the_roofline_on_the_same_threads():
+    def roof(threads, gflops):
+        return {"dtype": "float32", "device": "cpu", "threads": threads, "gflops": gflops}
+
+    found = report.to_dict({}, [result("torch-nn", 5.0)], [], [roof(2, 600.0), roof(1, 300.0)], {})
+    assert found["cases"][0]["roofline_fraction"] == 0.1
+    assert (
+        report.to_dict({}, [result("torch-nn", 5.0)], [], [roof(2, 600.0)], {})["cases"][0]["roofline_fraction"] is None
+    )
+
+
+def test_ratios_to_a_reference_that_died_are_not_mixed_with_others():
+    """Rows stand in the order of what they took, and each ratio is to the reference that the note names."""
+    arms = ["triglot-torch-eager", "torch-nn", "triglot-paddle-eager", "paddle-nn"]
+    cases = [Case(arm, CELL).id for arm in arms]
+    results = [
+        result(arms[0], 10.0, "failed"),
+        result(arms[1], 20.0),
+        result(arms[2], 100.0),
+        result(arms[3], 50.0),
+    ]
+    compared = [
+        Comparison(cases[1], cases[0], Ratio(2.0, 1.9, 2.1)),
+        Comparison(cases[3], cases[2], Ratio(0.5, 0.4, 0.6)),
+    ]
+    models = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
+    found = report.to_dict(models, results, compared, [], {"others": {}})
+    assert [row["arm"] for row in report.rows(found)] == ["torch-nn", "paddle-nn", "triglot-paddle-eager", arms[0]]
+    assert [report.cells(row)[6] for row in report.rows(found)] == ["", "0.50 (0.40 to 0.60)", "1", ""]
+    notes = report.notes(found, CELL.id)
+    assert notes.startswith(
+        "Ratios are to triglot-paddle-eager; under 1 is faster. Those to an earlier reference, which"
+    )
+    assert "torch-nn" in bench_page.page(json.loads(json.dumps(found)))
