@@ -25,9 +25,17 @@ def checkpoint_file(tmp_path, make_checkpoint):
     return path
 
 
-def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framework, checkpoint_file, tmp_path):
+@pytest.fixture
+def small(tmp_path):
+    """A batch as large as the harness's own: JAX compiles for every shape."""
+    path = tmp_path / "batch.npz"
+    np.savez(path, token_ids=np.random.default_rng(0).integers(0, 101, (4, 24)))
+    return "--inputs", path, "--threads", 1
+
+
+def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framework, checkpoint_file, small, tmp_path):
     target = tmp_path / "report.json"
-    result = run("parity", checkpoint_file, "--framework", framework, "--threads", 1, "--json", target)
+    result = run("parity", checkpoint_file, "--framework", framework, *small, "--json", target)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[-1] == "verdict: pass"
@@ -81,8 +89,8 @@ def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
     assert result.stdout.splitlines()[-1] == "verdict: diverged"
 
 
-def test_parity_float64(checkpoint_file, framework):
-    result = run("parity", checkpoint_file, "--framework", framework, "--dtype", "float64", "--threads", 1)
+def test_parity_float64(checkpoint_file, framework, small):
+    result = run("parity", checkpoint_file, "--framework", framework, "--dtype", "float64", *small)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
