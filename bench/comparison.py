@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from ..shared.errors import BenchError
 from . import report, statistics
 from .arms import ARMS
@@ -52,6 +54,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
             raise KeyError(unknown[0])
+        _check_cases(found["cases"])
         report.known(found)
         _ = [(one["dtype"], one["device"], one["threads"], one["frameworks"]) for one in found["roofline"]]
         _ = found["noise_floor"] + 0.0, dict(found["environment"]["packages"])
@@ -60,6 +63,25 @@ def read(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
     return found
+
+
+def _check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a report that contradicts itself: what was timed has samples, and its median is theirs.
+
+    Raises:
+        KeyError, TypeError, ValueError: names the case.
+    """
+    names = [case["id"] for case in cases]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    for case in cases:
+        samples = np.asarray(case["samples_ms"], np.float64)
+        if sum(case["round_lengths"]) != samples.size or not (samples > 0).all() or not np.isfinite(samples).all():
+            raise ValueError(f"samples_ms of {case['id']}")
+        if case["status"] != "ok":
+            continue
+        if not samples.size or not np.isclose(float(case["latency_ms"]["p50"]), np.median(samples)):
+            raise ValueError(f"latency_ms of {case['id']} is not that of its samples_ms")
 
 
 def check_comparable(old: Mapping[str, Any], configurations: Mapping[str, Any], ids: Iterable[str]) -> None:

@@ -391,6 +391,7 @@ def test_a_slowdown_is_found_and_noise_is_not(make_checkpoint, workplace, comman
         then = json.loads(json.dumps(now))
         for case in then["cases"]:
             case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
+            case["latency_ms"] = {"p50": float(np.median(case["samples_ms"]))}
         then["models"]["bert-base-tiny"]["weights_digest"] = "another"
         Path("then.json").write_text(json.dumps(then))
         targets = ("--markdown", "now.md", "--html", "now.html")
@@ -480,6 +481,15 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--compare", "list.json"), "list.json is no triglot.bench/1"),
         (("--compare", "part.json"), "part.json lacks a part, or has a wrong one"),
         (("--compare", "floor.json"), "floor.json lacks a part, or has a wrong one (KeyError('noise_floor'))"),
+        (
+            ("--compare", "twice.json"),
+            "twice.json lacks a part, or has a wrong one (ValueError('triglot-torch-eager/min",
+        ),
+        (("--compare", "none.json"), "none.json lacks a part, or has a wrong one (ValueError('latency_ms of triglot"),
+        (("--compare", "short.json"), "short.json lacks a part, or has a wrong one (ValueError('samples_ms of triglot"),
+        (("--compare", "below.json"), "below.json lacks a part, or has a wrong one (ValueError('samples_ms of triglot"),
+        (("--json", "median.json", "--resume"), "median.json lacks a part, or has a wrong one (ValueError('latency_ms"),
+        (("--json", "null.json", "--resume"), "null.json lacks a part, or has a wrong one (TypeError"),
         (("--compare", "models.json"), "models.json lacks a part, or has a wrong one (KeyError('m'))"),
         (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one (TypeError"),
         (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
@@ -491,6 +501,15 @@ def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workpla
     Path("list.json").write_text("[]")
     kept = json.loads(next((ROOT / "bench" / "results").glob("*-bench.json")).read_text())
     Path("floor.json").write_text(json.dumps({name: value for name, value in kept.items() if name != "noise_floor"}))
+    for name, changed in (
+        ("twice", {"cases": [*kept["cases"], kept["cases"][0]]}),
+        ("none", {"cases": [{**kept["cases"][0], "samples_ms": [], "round_lengths": []}]}),
+        ("short", {"cases": [{**kept["cases"][0], "samples_ms": kept["cases"][0]["samples_ms"][1:]}]}),
+        ("below", {"cases": [{**kept["cases"][0], "samples_ms": [-1.0], "round_lengths": [1]}]}),
+        ("median", {"cases": [{**kept["cases"][0], "latency_ms": {"p50": 1.0}}]}),
+        ("null", {"cases": [{**kept["cases"][0], "latency_ms": None}]}),
+    ):
+        Path(f"{name}.json").write_text(json.dumps({**kept, **changed}))
     kept["cases"][0]["model"] = "m"
     Path("models.json").write_text(json.dumps(kept))
     Path("unlike.json").write_text(json.dumps({**kept, "models": ["m"]}))

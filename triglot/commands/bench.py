@@ -211,6 +211,9 @@ def bench(
 def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]") -> int:
     """The exit code, where ``code`` is that of the report alone; says why nothing was timed."""
     if code == 2:
-        reasons = dict.fromkeys(f"{case['arm']}: {case['failure']}" for case in found["cases"])
-        sys.stderr.write(f"triglot: nothing was timed; {'; '.join(reasons)}\n")
+        reasons: dict[str, list[str]] = {}
+        for case in found["cases"]:
+            reasons.setdefault(case["failure"], []).append(case["arm"])
+        told = "; ".join(f"{', '.join(dict.fromkeys(arms))}: {reason}" for reason, arms in reasons.items())
+        sys.stderr.write(f"triglot: nothing was timed; {told}\n")
     return max(code, int(any(change.verdict in ("slower", "gone") for change in changes)))
