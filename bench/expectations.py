@@ -86,16 +86,12 @@ class Expectation:
         """The worst of ``outputs`` by the share of its budget that it uses up."""
         return worst({name: self._errors(name, value[: self._rows]) for name, value in outputs.items()})
 
-    def budget(self, name: str) -> float:
-        """How far the output of that name may be off."""
-        magnitude = float(np.abs(self._truth[name]).max())
-        return budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
-
     def _errors(self, name: str, value: Array) -> tuple[float, float] | None:
         """The error of an output, and its budget."""
         if name not in self._truth or value.shape != self._truth[name].shape:
             return None
-        return self._distance(name, value), self.budget(name)
+        magnitude = float(np.abs(self._truth[name]).max())
+        return self._distance(name, value), budget(noise_in(self._dtype, self._noise[name]), magnitude, self._dtype)
 
     def _distance(self, name: str, value: Array) -> float:
         difference = np.abs(np.asarray(value, np.float64) - self._truth[name])
