@@ -171,5 +171,6 @@ def selected(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[st
         and (not names or name in names)
     ]
     if not found:
-        raise FrameworkError("no arm is left of that framework, mode and name; ask for less, or for another")
+        told = " and ".join(" or ".join(part) for part in (frameworks, modes, names) if part)
+        raise FrameworkError(f"there is no arm for {told}; ask for less, or for one of {', '.join(ARMS)}")
     return found

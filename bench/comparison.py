@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
         raise BenchError(f"{path} is no {report.SCHEMA}; give a file that bench --json wrote")
     try:
         if unknown := [case["arm"] for case in found["cases"] if case["arm"] not in ARMS]:
-            raise KeyError(unknown[0])
+            raise ValueError(f"there is no arm {unknown[0]!r}")
         _check_cases(found["cases"])
         report.known(found)
         _ = [(one["dtype"], one["device"], one["threads"], one["frameworks"]) for one in found["roofline"]]
@@ -61,7 +61,8 @@ def read(path: Path) -> dict[str, Any]:
         named: dict[str, Any] = {case["model"]: found["models"][case["model"]] for case in found["cases"]}
         _ = [(model["config"], model["weights_digest"]) for model in (*named.values(), *dict(found["models"]).values())]
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BenchError(f"{path} lacks a part, or has a wrong one ({error!r}); make it anew") from error
+        what = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+        raise BenchError(f"{path} lacks a part, or has a wrong one: {what}; make it anew") from error
     return found
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from .. import impls
 from ..shared.environment import thread_settings
-from . import machine
+from ..shared.errors import BenchError
+from . import gpu, machine
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 
 # Rows and columns of the matrices: large enough that the product is all that counts. A GPU multiplies those of a CPU in
@@ -148,6 +149,11 @@ _CALLS = dict(zip(impls.FRAMEWORKS, (_torch, _paddle, _jax), strict=True))
 def main() -> None:
     """Print what the framework, the dtype and the device that are asked for reach."""
     framework, dtype, device, processors = sys.argv[1:]
+    importlib.import_module(framework)
+    try:
+        gpu.check(device, sys.modules)
+    except BenchError as error:
+        sys.exit(str(error))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, json.loads(processors))
     product, copy = _CALLS[framework](dtype, device)

@@ -1,12 +1,13 @@
 """How a sweep measures, and in what surroundings its workers run."""
 
 from dataclasses import dataclass
+from typing import Any
 
 # What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
 # system, and take them from it again for the next call: whether it does is a matter of how the blocks happen to lie, so
 # it differs from process to process. PyTorch's eager mode was seen 25 % slower for the whole life of a process, and the
 # same arm 19 % off from itself. To keep them makes all arms alike, and them fast. Large pages do the same for where the
-# blocks lie in the machine's memory: without them, one process of twenty was still 5 % off from its twin.
+# blocks lie in the machine's memory.
 ALLOCATORS = {
     "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
     | {"MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
@@ -36,3 +37,7 @@ class Settings:
     again: bool = True
     allocator: str = "keep"
     memory_limit_mb: int | None = None
+
+    def measured_with(self) -> dict[str, Any]:
+        """What the numbers depend on: all but the limits, beyond which a case fails, and is tried again."""
+        return {name: value for name, value in vars(self).items() if name not in ("time_limit", "memory_limit_mb")}

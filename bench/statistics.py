@@ -13,12 +13,11 @@ import numpy as np
 from ..shared.arrays import Array
 
 # A process is slower or faster than its twin for all its life, by where its memory lies, say, and no round can see it.
-# Twenty runs of an arm against itself (``make bench-proof``) had ratios with a standard deviation of 0.92 %, of which
-# the rounds, twelve then, explain 0.74 %: so every interval is wider by twice the rest, 0.54 %, as independent errors
-# add up. With 48 rounds, twenty more runs had 0.84 %, on a machine whose speed varied by half meanwhile.
-PROCESS = 0.011
+# Twenty runs of an arm against itself (``make bench-proof``) differed from 1 by 0.97 % (root mean square), of which the
+# rounds explain 0.66 %: so every interval is wider by twice the rest, 0.71 %, as independent errors add up.
+PROCESS = 0.014
 
-PRECISE = 0.02  # half of an interval that needs no more rounds; of a quiet machine it is 0.012 or so
+PRECISE = 0.02  # half of an interval that needs no more rounds; of a quiet machine it is less
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
 

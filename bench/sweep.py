@@ -165,10 +165,8 @@ class Sweep:
         slowest = max((workers.expected(case) for case in cases), default=0.0)
         settings = self._settings
         count = settings.rounds
-        if slowest * count > 2 * settings.seconds:
-            count = min(count, max(FEWEST_ROUNDS, int(2 * settings.seconds / slowest)))
-        for case in cases:
-            workers.wake(case, settings.seconds / count)  # the reference has slept while the others were built
+        if slowest * count > settings.seconds:  # a round takes two calls at least
+            count = min(count, max(FEWEST_ROUNDS, int(settings.seconds / slowest)))
         since = monotonic()
         with workers.watching():
             for number in range(LONGEST * count):

@@ -1,11 +1,12 @@
 """The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
 
 The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
-cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at
-least so long and so often, and the answer holds the milliseconds of each, on a GPU those by its own clock too. The
-process sleeps in between.
+cost and where the outputs are. Every further line asks for samples: {"before": m, "seconds": s, "least": n} runs the
+call m times, and then for at least so long and so often; the answer holds the milliseconds of each of the latter, on a
+GPU those by its own clock too. The process sleeps in between.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..shared.environment import environment
 from ..shared.errors import BenchError
 from ..shared.parity.workers import WorkerError
-from .device_clock import DeviceClock, device_clock
+from . import gpu
 
 if TYPE_CHECKING:
     from .arms import Prepared  # imported for real after the idle worker's memory is measured
@@ -34,15 +35,16 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     prepared: Prepared | None = None
-    clock: DeviceClock | None = None
+    clock: gpu.DeviceClock | None = None
     for line in sys.stdin.buffer:
         request = json.loads(line)
         try:
             if prepared is None:
                 prepared, answer = build(request)
-                clock = device_clock(request["case"]["framework"], request["case"]["device"], sys.modules)
+                give_back_memory()  # what its outputs took, and weights before they were converted
+                clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
             else:
-                answer = sample(prepared, clock, request["seconds"], request["least"])
+                answer = sample(prepared, clock, request["before"], request["seconds"], request["least"])
         except Exception as error:
             reason = WorkerError.of(error, fatal=True)
             answer = {"error": str(reason), "fatal": True}
@@ -58,7 +60,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
         # All private memory that a process may write to, touched or not: what its allocator sets aside counts as well.
         limit = request["memory_limit_mb"] * _MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idle = _resident()
+    idle = resident()
     from ..shared import checkpoint, npz  # noqa: PLC0415 (after what the idle worker is measured by)
     from ..shared.inputs import Batch  # noqa: PLC0415
     from .arms import ARMS  # noqa: PLC0415
@@ -68,6 +70,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     times = [time.perf_counter()]
     for package in ARMS[case.arm].packages:
         importlib.import_module(package)
+    gpu.check(case.cell.device, sys.modules)
     module, function = request["builder"].split(":")
     prepare = getattr(importlib.import_module(f".{module}", __package__), function)
     times.append(time.perf_counter())
@@ -80,7 +83,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     times.append(time.perf_counter())
     _check_threads(case.cell.threads, sys.modules)
     peak = (_most_resident() - idle) / _MEBIBYTE
-    device_peak = _device_peak(case.cell.device, sys.modules)
+    device_peak = gpu.peak_mb(case.cell.device, sys.modules)
     judged = prepared
     if request["judged"]:  # less than what is timed
         judged = prepare(weights, case, [Batch(**npz.read(Path(request["judged"])))])
@@ -99,14 +102,20 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     }
 
 
-def sample(prepared: "Prepared", device: DeviceClock | None, seconds: float, least: int) -> dict[str, Any]:
+def sample(
+    prepared: "Prepared", device: gpu.DeviceClock | None, before: int, seconds: float, least: int
+) -> dict[str, Any]:
     """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used.
 
-    ``device``: its clock, where there is one; then "device_ms" is what each call took by it.
+    ``device``: its clock, where there is one; then "device_ms" is what each call took by it. ``before``: calls that do
+    not count, though their "processor_seconds" do.
     """
     samples: list[float] = []
     device_samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
+    woken = processor()
+    for _ in range(before):
+        prepared.wait(prepared.call())
     busy, begin = processor(), clock()
     while clock() < begin + seconds or len(samples) < least:
         start = clock()
@@ -121,7 +130,19 @@ def sample(prepared: "Prepared", device: DeviceClock | None, seconds: float, lea
         if device is not None:
             device_samples.append(device.milliseconds())
     used = (processor() - busy) / (clock() - begin)
-    return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
+    return {
+        "samples_ms": samples,
+        "device_ms": device_samples,
+        "processors_used": used,
+        "processor_seconds": processor() - woken,
+    }
+
+
+def give_back_memory() -> None:
+    """Give what is free back to the system, where glibc manages it and was told to keep it."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):  # glibc's
+        library.malloc_trim(0)
 
 
 def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
@@ -137,7 +158,7 @@ def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
         raise BenchError(f"{' and '.join(wrong)} threads, not {asked}")
 
 
-def _resident() -> int:
+def resident() -> int:
     """Bytes of memory that the process has now."""
     return _status("VmRSS")
 
@@ -153,18 +174,6 @@ def _status(name: str) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     (line,) = [line for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
-
-
-def _device_peak(device: str, loaded: Any) -> float | None:
-    """The most memory that the framework held on the device, in mebibytes; None on a CPU."""
-    if device == "cpu":
-        return None
-    if "jax" in loaded:
-        statistics: dict[str, int] = loaded["jax"].devices(device)[0].memory_stats() or {}
-        return statistics.get("peak_bytes_in_use", 0) / _MEBIBYTE
-    if "paddle" in loaded:
-        return loaded["paddle"].device.cuda.max_memory_allocated() / _MEBIBYTE
-    return loaded["torch"].cuda.max_memory_allocated() / _MEBIBYTE
 
 
 if __name__ == "__main__":

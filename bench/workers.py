@@ -145,7 +145,7 @@ class Workers:
         samples: list[float] = []
         end = monotonic() + self._settings.warm_up
         while not statistics.is_steady(samples) and (monotonic() < end or len(samples) < 2):
-            answer = self._ask(case, {"seconds": 0.1, "least": 1})
+            answer = self._ask(case, {"before": 0, "seconds": 0.1, "least": 1})
             if answer is None:
                 return False
             samples += answer["samples_ms"]
@@ -153,17 +153,15 @@ class Workers:
         self._expected[case] = float(np.median(samples[-5:])) / 1000
         return True
 
-    def wake(self, case: Case, seconds: float) -> None:
-        """A round that does not count."""
-        if case in self._alive:
-            self._ask(case, {"seconds": seconds, "least": 1})
-
     def sample(self, case: Case, seconds: float) -> None:
-        """One round of a case that is alive; a case that is not is left out."""
+        """One round of a case that is alive; a case that is not is left out.
+
+        Its first call does not count: after the others' turns it finds cold caches and processors that have slept.
+        """
         if case not in self._alive:
             return
         sleep(self._settings.pause)
-        answer = self._ask(case, {"seconds": seconds, "least": 1})
+        answer = self._ask(case, {"before": 1, "seconds": seconds, "least": 1})
         if answer is not None:
             self._results[case].rounds.append(answer["samples_ms"])
             self._results[case].device += answer["device_ms"]
@@ -184,10 +182,10 @@ class Workers:
             answer = worker.receive()
         except WorkerError as error:
             limit = self._settings.memory_limit_mb
-            told = f"{error} (memory limit: {limit} MiB)" if limit else str(error)
+            advice = f" (it had {limit} MiB: raise --memory-limit if that was too little)"
+            told = f"{error}{advice if limit else ''}"
             self._results[case].status, self._results[case].failure = "failed", told
             self.close([case])
             return None
-        if "samples_ms" in answer:
-            self._processor_seconds += answer["processors_used"] * sum(answer["samples_ms"]) / 1000
+        self._processor_seconds += answer.get("processor_seconds", 0.0)
         return answer

@@ -17,17 +17,17 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import arms, comparison, ours, readme, report, roofline, worker, workloads
+from triglot.bench import arms, comparison, gpu, ours, readme, report, roofline, worker, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
-from triglot.bench.device_clock import device_clock
 from triglot.bench.expectations import Expectation
-from triglot.bench.settings import Settings
+from triglot.bench.settings import ALLOCATORS, Settings
 from triglot.bench.statistics import Ratio
 from triglot.bench.sweep import Sweep
 from triglot.shared.environment import cores, environment
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import BenchError, FrameworkError
+from triglot.shared.parity.workers import Worker
 from triglot.shared.recipes import recipe
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +37,7 @@ SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # 
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
 NO_ROOFLINE = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": None, "copy_gb_per_s": None}
 NO_ROOFLINE["frameworks"] = {}
+NAMES = ("PyTorch", "PaddlePaddle", "JAX")
 MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
@@ -105,7 +106,9 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
         _, results = swept(make_checkpoint, names, settings)
         assert [result.status for result in results.values()].count("ok") == (2 if limit else 3)
         assert reason in results[names[1]].failure
-        assert results[names[1]].failure.endswith("(memory limit: 1024 MiB)" if limit else "")
+        assert results[names[1]].failure.endswith(
+            "(it had 1024 MiB: raise --memory-limit if that was too little)" if limit else ""
+        )
     assert children() == []
 
 
@@ -166,15 +169,80 @@ def test_a_device_is_timed_by_its_own_clock():
     cuda = SimpleNamespace(Event=Event)
     loaded = {"torch": SimpleNamespace(cuda=cuda), "paddle": SimpleNamespace(device=SimpleNamespace(cuda=cuda))}
     for framework in ("torch", "paddle"):
-        clock = device_clock(framework, "cuda", loaded)
-        answer = worker.sample(prepared, clock, 0, 3)
+        clock = gpu.clock(framework, "cuda", loaded)
+        answer = worker.sample(prepared, clock, 0, 0, 3)
         assert len(answer["samples_ms"]) == 3
         assert answer["device_ms"] == [0.25] * 3
-        assert device_clock(framework, "cpu", loaded) is None
-    assert device_clock("jax", "cuda", loaded) is None
+        assert gpu.clock(framework, "cpu", loaded) is None
+    assert gpu.clock("jax", "cuda", loaded) is None
     happened.clear()
-    assert worker.sample(prepared, None, 0, 2)["device_ms"] == []
+    assert worker.sample(prepared, None, 0, 0, 2)["device_ms"] == []
     assert happened == ["call", "wait"] * 2
+
+
+def test_the_first_call_of_a_turn_does_not_count(make_checkpoint, monkeypatch):
+    """After the others' turns, it would measure what they left behind."""
+    happened = []
+    prepared: Any = SimpleNamespace(call=lambda: happened.append("call"), wait=lambda _: happened.append("wait"))
+    clock: Any = SimpleNamespace(
+        start=lambda: happened.append("start"), stop=lambda: happened.append("stop"), milliseconds=lambda: 1.0
+    )
+    assert len(worker.sample(prepared, clock, 1, 0, 2)["samples_ms"]) == 2
+    assert happened == ["call", "wait", *["start", "call", "stop", "wait"] * 2]
+    asked = []
+    send = Worker.send
+    monkeypatch.setattr(Worker, "send", lambda self, request: (asked.append(request), send(self, request)))
+    _, results = swept(make_checkpoint, ["triglot-torch-eager"], replace(QUICK, again=False))
+    assert [request["before"] for request in asked if request.get("seconds") == QUICK.seconds / QUICK.rounds] == [1] * 3
+    assert len(results["triglot-torch-eager"].rounds) == 3
+
+
+def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
+    """In the same words for every framework; JAX would raise, and stock modules say what they like."""
+    for there in (True, False):
+        torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda there=there: there))
+        count = SimpleNamespace(device_count=lambda there=there: int(there))
+        paddle = SimpleNamespace(device=SimpleNamespace(cuda=count))
+        devices = [SimpleNamespace(platform="gpu" if there else "cpu")]
+        jax = SimpleNamespace(devices=lambda devices=devices: devices)
+        for name, loaded in (
+            ("PyTorch", {"torch": torch}),
+            ("PaddlePaddle", {"paddle": paddle}),
+            ("JAX", {"jax": jax}),
+        ):
+            gpu.check("cpu", loaded)
+            if there:
+                gpu.check("cuda", loaded)
+                continue
+            with pytest.raises(BenchError, match=f"^{name}: no cuda device was found; choose --device cpu$"):
+                gpu.check("cuda", loaded)
+
+
+def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
+    """One process for each framework, none for each arm."""
+    monkeypatch.setattr(benchmark, "WORKER", ("false",))
+    code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", *SHORT, "--json", "bench.json")
+    assert (code, out) == (2, "")
+    reasons = "; ".join(f"{name}: no cuda device was found; choose --device cpu" for name in NAMES)
+    assert err == f"triglot: nothing computes on cuda here: {reasons}\n"
+    assert not Path("bench.json").exists()
+
+
+def test_free_memory_goes_back_to_the_system():
+    """What a worker is told to keep, it gives back when it is asked for calls in other memory."""
+    program = """
+import numpy as np
+from triglot.bench import worker
+held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in small blocks
+del held
+full = worker.resident()
+worker.give_back_memory()
+print(full - worker.resident() > 200 * 2**20, full > 200 * 2**20)
+"""
+    surroundings = {**os.environ, **ALLOCATORS["keep"]}
+    command = [sys.executable, "-P", "-c", program]
+    found = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=True)
+    assert found.stdout == "True True\n"
 
 
 def test_what_a_device_says_is_reported(make_checkpoint):
@@ -222,7 +290,10 @@ def test_which_arms_take_part():
     assert arms.selected([], [], ["nnx", "torch-nn"]) == ["torch-nn", "nnx"]
     with pytest.raises(FrameworkError, match=r"^unknown arm 'caffe'; expected one of triglot-torch-eager, "):
         arms.selected([], [], ["caffe"])
-    with pytest.raises(FrameworkError, match="no arm is left of that framework, mode and name"):
+    with pytest.raises(
+        FrameworkError,
+        match=r"^there is no arm for jax and compiled; ask for less, or for one of triglot-torch-eager, ",
+    ):
         arms.selected(["jax"], ["compiled"], [])
 
 
@@ -372,7 +443,8 @@ def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "triglot: interrupted\n")
+    told = "triglot: bench.json has what was timed; go on with --resume\ntriglot: interrupted\n"
+    assert (process.returncode, out, err) == (130, "", told)
     found = comparison.read(Path("bench.json"))
     assert found["roofline"][0]["gflops"] > 1
     assert 0 < len([case for case in found["cases"] if case["status"] == "ok"]) < len(names)
@@ -480,20 +552,23 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--compare", "text.json"), "cannot read text.json: it is no JSON"),
         (("--compare", "list.json"), "list.json is no triglot.bench/1"),
         (("--compare", "part.json"), "part.json lacks a part, or has a wrong one"),
-        (("--compare", "floor.json"), "floor.json lacks a part, or has a wrong one (KeyError('noise_floor'))"),
+        (("--compare", "floor.json"), "floor.json lacks a part, or has a wrong one: no 'noise_floor'; make it anew"),
         (
             ("--compare", "twice.json"),
-            "twice.json lacks a part, or has a wrong one (ValueError('triglot-torch-eager/min",
+            "twice.json lacks a part, or has a wrong one: triglot-torch-eager/min",
         ),
-        (("--compare", "none.json"), "none.json lacks a part, or has a wrong one (ValueError('latency_ms of triglot"),
-        (("--compare", "short.json"), "short.json lacks a part, or has a wrong one (ValueError('samples_ms of triglot"),
-        (("--compare", "below.json"), "below.json lacks a part, or has a wrong one (ValueError('samples_ms of triglot"),
-        (("--json", "median.json", "--resume"), "median.json lacks a part, or has a wrong one (ValueError('latency_ms"),
-        (("--json", "null.json", "--resume"), "null.json lacks a part, or has a wrong one (TypeError"),
-        (("--compare", "models.json"), "models.json lacks a part, or has a wrong one (KeyError('m'))"),
-        (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one (TypeError"),
+        (("--compare", "none.json"), "none.json lacks a part, or has a wrong one: latency_ms of triglot"),
+        (("--compare", "short.json"), "short.json lacks a part, or has a wrong one: samples_ms of triglot"),
+        (("--compare", "below.json"), "below.json lacks a part, or has a wrong one: samples_ms of triglot"),
+        (("--json", "median.json", "--resume"), "median.json lacks a part, or has a wrong one: latency_ms"),
+        (("--json", "null.json", "--resume"), "null.json lacks a part, or has a wrong one: "),
+        (("--compare", "models.json"), "models.json lacks a part, or has a wrong one: no 'm'; make it anew"),
+        (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one: "),
         (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
-        (("--mode", "compiled", "--framework", "jax"), "no arm is left of that framework, mode and name"),
+        (
+            ("--mode", "compiled", "--framework", "jax"),
+            "there is no arm for jax and compiled; ask for less, or for one of triglot-torch-eager, ",
+        ),
     ],
 )
 def test_what_cannot_be_timed_is_refused_in_one_line(arguments, message, workplace, command):

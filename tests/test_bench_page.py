@@ -170,7 +170,10 @@ def test_a_file_becomes_a_page(workplace, monkeypatch, capsys):
     Path("other.json").write_text(json.dumps(other))
     for arguments, message in (
         (["nothing.json", "page.html"], "triglot: cannot read nothing.json: No such file"),
-        (["other.json", "page.html"], "triglot: other.json lacks a part, or has a wrong one (KeyError('caffe'))"),
+        (
+            ["other.json", "page.html"],
+            "triglot: other.json lacks a part, or has a wrong one: there is no arm 'caffe'; make it anew",
+        ),
         (["bench.json", "there/page.html"], "triglot: cannot write there/page.html"),
     ):
         with pytest.raises(SystemExit, match="2"):

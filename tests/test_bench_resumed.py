@@ -61,6 +61,19 @@ def test_what_failed_is_kept_unless_it_is_asked_for_again(workplace, command):
     assert [case["arm"] for case in written()["cases"]].count("transformers-eager") == 1
 
 
+def test_limits_may_change_before_it_is_gone_on_with(workplace, command):
+    """Else nobody could give a case that took too long, or too much memory, another try."""
+    eager = ("--arm", "triglot-torch-eager")
+    assert command(*ASKED, *eager, "--time-limit", "100") == (0, "", "")
+    first = written()
+    changed = ("--time-limit", "200", "--memory-limit", "4000")
+    assert command(*ASKED, *eager, "--arm", "triglot-paddle-eager", *changed, "--resume") == (0, "", "")
+    found = {case["id"]: case for case in written()["cases"]}
+    assert {**found, **{case["id"]: case for case in first["cases"]}} == found
+    code, _, err = command(*ASKED, *eager, "--rounds", "3", "--resume")
+    assert (code, err) == (2, "triglot: the file to complete was measured with rounds 2, not 3; write another file\n")
+
+
 @pytest.mark.parametrize(
     ("model", "arm", "expected"),
     [

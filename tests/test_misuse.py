@@ -226,7 +226,7 @@ def test_a_model_that_no_memory_holds(command, workplace):
     code, out, err = command("inspect", "bert-base-tiny", "--set", "hidden_size=100000000000")
     assert (code, out) == (2, "")
     assert err.startswith("triglot: not enough memory: ")
-    assert err.endswith("; use a smaller model, or a machine with more\n")
+    assert err.endswith("; use a smaller model or batch, or a machine with more\n")
 
 
 def test_an_empty_model_is_not_this_folder(command, workplace):

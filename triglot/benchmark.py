@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def bench(
     asked = {Case(arm, cell, copy).id for cell in cells for arm in names for copy in (0, 1)}
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
     known = report.known(earlier) if earlier is not None else Known()
-    facts = {"code": code(), "environment": environment(), "settings": vars(settings)}
+    facts = {"code": code(), "environment": environment(), "settings": settings.measured_with()}
     sweeps = {
         name: Sweep(
             source.checkpoint,
@@ -109,15 +109,25 @@ def bench(
             rooflines[where] = roofline.better(rooflines.get(where), measured)
 
     measure(again=False)
+    for _, device, _ in moments:
+        check_found(device, rooflines.values())
     for cell in cells:
         sweeps[cell.model].run(cell)
     measure(again=True)
     return found()
 
 
+def check_found(device: str, rooflines: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse a GPU that no framework finds, before every arm has been started to say so."""
+    asked = [one["frameworks"] for one in rooflines if one["device"] == device]
+    if device != "cpu" and not any("gflops" in found for frameworks in asked for found in frameworks.values()):
+        told = dict.fromkeys(found["failure"] for frameworks in asked for found in frameworks.values())
+        raise BenchError(f"nothing computes on {device} here: {'; '.join(told)}")
+
+
 def _check_same(earlier: Mapping[str, Any], settings: Settings) -> None:
     """Refuse to complete what was measured in another way."""
-    before, now = earlier["environment"].get("settings", {}), vars(settings)
+    before, now = earlier["environment"].get("settings", {}), settings.measured_with()
     if wrong := [f"{name} {before.get(name)}, not {now[name]}" for name in now if before.get(name) != now[name]]:
         raise BenchError(f"the file to complete was measured with {', '.join(wrong)}; write another file")
 

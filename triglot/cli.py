@@ -66,7 +66,7 @@ def main() -> None:
         if isinstance(error, TriglotError):
             _fail(str(error))
         if isinstance(error, MemoryError):
-            _fail(f"not enough memory: {error}; use a smaller model, or a machine with more")
+            _fail(f"not enough memory: {error}; use a smaller model or batch, or a machine with more")
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is to be lost any more, and frameworks clean up at exit

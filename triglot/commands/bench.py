@@ -1,7 +1,8 @@
 """``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,7 +183,7 @@ def bench(
     )
 
     title = f"bench of {', '.join(source.name for source in sources)}"
-    with bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step:
+    with bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step, _interruptible(json_file):
         found = benchmark.bench(
             sources,
             spanned,
@@ -206,6 +207,17 @@ def bench(
         if changes:
             show(bench_tables.print_changes, changes, differences)
     raise typer.Exit(_code(report.exit_code(found), found, changes))
+
+
+@contextmanager
+def _interruptible(json_file: Path | None) -> Iterator[None]:
+    """Whoever presses Ctrl-C is told where to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if json_file is not None and json_file.is_file():
+            sys.stderr.write(f"triglot: {json_file} has what was timed; go on with --resume\n")
+        raise
 
 
 def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]") -> int:
