@@ -60,8 +60,10 @@ def read(path: Path) -> dict[str, Any]:
         _ = found["noise_floor"] + 0.0, dict(found["environment"]["packages"])
         named: dict[str, Any] = {case["model"]: found["models"][case["model"]] for case in found["cases"]}
         _ = [(model["config"], model["weights_digest"]) for model in (*named.values(), *dict(found["models"]).values())]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        what = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        what = str(error) if isinstance(error, ValueError) else "a part of the wrong type"
+        if isinstance(error, KeyError):
+            what = f"no {error}"
         raise BenchError(f"{path} lacks a part, or has a wrong one: {what}; make it anew") from error
     return found
 
@@ -70,7 +72,8 @@ def _check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a report that contradicts itself: what was timed has samples, and its median is theirs.
 
     Raises:
-        KeyError, TypeError, ValueError: names the case.
+        ValueError: names the case.
+        KeyError, TypeError: one lacks a part, or has one of the wrong type.
     """
     names = [case["id"] for case in cases]
     if len(set(names)) < len(names):
@@ -78,7 +81,7 @@ def _check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
     for case in cases:
         samples = np.asarray(case["samples_ms"], np.float64)
         if sum(case["round_lengths"]) != samples.size or not (samples > 0).all() or not np.isfinite(samples).all():
-            raise ValueError(f"samples_ms of {case['id']}")
+            raise ValueError(f"samples_ms of {case['id']} are not the times of its round_lengths")
         if case["status"] != "ok":
             continue
         if not samples.size or not np.isclose(float(case["latency_ms"]["p50"]), np.median(samples)):

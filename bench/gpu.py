@@ -8,23 +8,29 @@ from ..shared.errors import BenchError
 _MEBIBYTE = 2**20
 
 
-def check(device: str, loaded: Mapping[str, Any]) -> None:
-    """Refuse a device that a loaded framework does not find, before it says so in words of its own.
+class DeviceMissingError(BenchError):
+    """A framework does not find the device that it is asked to compute on."""
+
+
+def check(framework: str, device: str, loaded: Mapping[str, Any]) -> None:
+    """Refuse a device that a framework does not find, before it says so in words of its own.
 
     Raises:
-        BenchError: names the framework.
+        DeviceMissingError: names the framework.
     """
-    if device == "cpu":
-        return
-    found: dict[str, bool] = {}
-    if "torch" in loaded:
-        found["PyTorch"] = loaded["torch"].cuda.is_available()
-    if "paddle" in loaded:
-        found["PaddlePaddle"] = loaded["paddle"].device.cuda.device_count() > 0
-    if "jax" in loaded:
-        found["JAX"] = any(one.platform == "gpu" for one in loaded["jax"].devices())
-    if missing := [name for name, there in found.items() if not there]:
-        raise BenchError(f"{missing[0]}: no {device} device was found; choose --device cpu")
+    if device != "cpu" and not _finds(framework, device, loaded):
+        raise DeviceMissingError(f"{framework} finds no {device} device; choose --device cpu")
+
+
+def _finds(framework: str, device: str, loaded: Mapping[str, Any]) -> bool:
+    if framework == "jax":
+        try:
+            return bool(loaded["jax"].devices(device))
+        except RuntimeError:
+            return False
+    if framework == "paddle":
+        return loaded["paddle"].device.cuda.device_count() > 0
+    return loaded["torch"].cuda.is_available()
 
 
 class DeviceClock:
@@ -59,13 +65,12 @@ def clock(framework: str, device: str, loaded: Mapping[str, Any]) -> DeviceClock
     return DeviceClock(*(cuda.Event(enable_timing=True) for _ in range(2)))
 
 
-def peak_mb(device: str, loaded: Mapping[str, Any]) -> float | None:
+def peak_mb(framework: str, device: str, loaded: Mapping[str, Any]) -> float | None:
     """The most memory that the framework held on the device, in mebibytes; None on a CPU."""
     if device == "cpu":
         return None
-    if "jax" in loaded:
+    if framework == "jax":
         statistics: dict[str, int] = loaded["jax"].devices(device)[0].memory_stats() or {}
         return statistics.get("peak_bytes_in_use", 0) / _MEBIBYTE
-    if "paddle" in loaded:
-        return loaded["paddle"].device.cuda.max_memory_allocated() / _MEBIBYTE
-    return loaded["torch"].cuda.max_memory_allocated() / _MEBIBYTE
+    cuda = loaded["torch"].cuda if framework == "torch" else loaded["paddle"].device.cuda
+    return cuda.max_memory_allocated() / _MEBIBYTE

@@ -16,7 +16,6 @@ from typing import Any
 
 from .. import impls
 from ..shared.environment import thread_settings
-from ..shared.errors import BenchError
 from . import gpu, machine
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 
@@ -48,8 +47,11 @@ def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, se
             continue
         try:
             reached = json.loads(result.stdout.splitlines()[-1])
+            if reached.get("missing"):
+                found[framework] = reached
+                continue
             found[framework] = {name: float(reached[name]) for name in ("gflops", "copy_gb_per_s")}
-        except (LookupError, ValueError, TypeError):
+        except (AttributeError, LookupError, ValueError, TypeError):
             words = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
             found[framework] = {"failure": words[-1]}
     reached = [one for one in found.values() if "failure" not in one]
@@ -151,9 +153,10 @@ def main() -> None:
     framework, dtype, device, processors = sys.argv[1:]
     importlib.import_module(framework)
     try:
-        gpu.check(device, sys.modules)
-    except BenchError as error:
-        sys.exit(str(error))
+        gpu.check(framework, device, sys.modules)
+    except gpu.DeviceMissingError as error:
+        print(json.dumps({"failure": str(error), "missing": True}))  # noqa: T201
+        return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, json.loads(processors))
     product, copy = _CALLS[framework](dtype, device)

@@ -17,7 +17,7 @@ from ..shared.arrays import Array
 # rounds explain 0.66 %: so every interval is wider by twice the rest, 0.71 %, as independent errors add up.
 PROCESS = 0.014
 
-PRECISE = 0.02  # half of an interval that needs no more rounds; of a quiet machine it is less
+PRECISE = 0.014  # half of an interval, by its rounds alone, that needs no more of them
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
 
@@ -32,13 +32,13 @@ class Ratio:
 
     @property
     def is_precise(self) -> bool:
-        """Whether more rounds would add little: the interval is 2 % wide to either side, or somewhat more, far from 1.
+        """Whether more rounds would add little: they leave 1.4 % to either side, or somewhat more, far from 1.
 
         It matters less whether an arm takes 2.5 or 2.6 times as long. Where the interval lies does not count, only how
         wide it is: whoever measured on until it left 1 would always find a difference.
         """
         half = np.log(self.high / max(self.low, 1e-9)) / 2
-        return bool(half <= PRECISE + abs(np.log(self.median)) / 10)
+        return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
 
 
 def summary(samples: Sequence[float]) -> dict[str, float]:

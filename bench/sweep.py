@@ -7,6 +7,7 @@ has a second worker, whose ratio to the first shows the noise of the machine.
 
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,7 +27,7 @@ from .workers import Step, Workers
 FEWEST_ROUNDS = 6
 # Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
 # that may take in a cell, or a default sweep would take more than its five minutes.
-LONGEST, SPARE = 3, 20.0
+LONGEST, SPARE = 3, 12.0
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 
@@ -164,9 +165,7 @@ class Sweep:
         begun = {case: len(workers.result(case).rounds) for case in cases}
         slowest = max((workers.expected(case) for case in cases), default=0.0)
         settings = self._settings
-        count = settings.rounds
-        if slowest * count > settings.seconds:  # a round takes two calls at least
-            count = min(count, max(FEWEST_ROUNDS, int(settings.seconds / slowest)))
+        count = rounds_for(slowest, settings)
         since = monotonic()
         with workers.watching():
             for number in range(LONGEST * count):
@@ -197,6 +196,16 @@ def _compared(
         for case, one in found.items()
         if one.status == "ok" and len(one.rounds) == len(ours)
     ]
+
+
+def rounds_for(slowest: float, settings: Settings) -> int:
+    """How many rounds, where the slowest arm takes so many seconds for a call.
+
+    Fewer where one call in each, and one that does not count, would take over twice the time that was asked for.
+    """
+    if slowest * settings.rounds <= settings.seconds:
+        return settings.rounds
+    return min(settings.rounds, max(FEWEST_ROUNDS, ceil(settings.seconds / slowest)))
 
 
 def beside(reference_mb: float, most: int, available_mb: float = float("inf")) -> int:

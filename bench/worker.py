@@ -1,9 +1,9 @@
 """The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
 
 The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
-cost and where the outputs are. Every further line asks for samples: {"before": m, "seconds": s, "least": n} runs the
-call m times, and then for at least so long and so often; the answer holds the milliseconds of each of the latter, on a
-GPU those by its own clock too. The process sleeps in between.
+cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at
+least so long and so often, and the answer holds the milliseconds of each, on a GPU those by its own clock too. The
+process sleeps in between. Every answer says how many seconds of processors it used since the one before.
 """
 
 import ctypes
@@ -36,6 +36,8 @@ def main() -> None:
     os.dup2(2, 1)
     prepared: Prepared | None = None
     clock: gpu.DeviceClock | None = None
+    answer: dict[str, Any]
+    used = 0.0
     for line in sys.stdin.buffer:
         request = json.loads(line)
         try:
@@ -44,10 +46,12 @@ def main() -> None:
                 give_back_memory()  # what its outputs took, and weights before they were converted
                 clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
             else:
-                answer = sample(prepared, clock, request["before"], request["seconds"], request["least"])
+                answer = sample(prepared, clock, request["seconds"], request["least"])
         except Exception as error:
             reason = WorkerError.of(error, fatal=True)
             answer = {"error": str(reason), "fatal": True}
+        before, used = used, time.process_time()
+        answer["processor_seconds"] = used - before
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
@@ -70,7 +74,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     times = [time.perf_counter()]
     for package in ARMS[case.arm].packages:
         importlib.import_module(package)
-    gpu.check(case.cell.device, sys.modules)
+    gpu.check(ARMS[case.arm].framework, case.cell.device, sys.modules)
     module, function = request["builder"].split(":")
     prepare = getattr(importlib.import_module(f".{module}", __package__), function)
     times.append(time.perf_counter())
@@ -83,7 +87,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     times.append(time.perf_counter())
     _check_threads(case.cell.threads, sys.modules)
     peak = (_most_resident() - idle) / _MEBIBYTE
-    device_peak = gpu.peak_mb(case.cell.device, sys.modules)
+    device_peak = gpu.peak_mb(ARMS[case.arm].framework, case.cell.device, sys.modules)
     judged = prepared
     if request["judged"]:  # less than what is timed
         judged = prepare(weights, case, [Batch(**npz.read(Path(request["judged"])))])
@@ -102,20 +106,14 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     }
 
 
-def sample(
-    prepared: "Prepared", device: gpu.DeviceClock | None, before: int, seconds: float, least: int
-) -> dict[str, Any]:
+def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float, least: int) -> dict[str, Any]:
     """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used.
 
-    ``device``: its clock, where there is one; then "device_ms" is what each call took by it. ``before``: calls that do
-    not count, though their "processor_seconds" do.
+    ``device``: its clock, where there is one; then "device_ms" is what each call took by it.
     """
     samples: list[float] = []
     device_samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
-    woken = processor()
-    for _ in range(before):
-        prepared.wait(prepared.call())
     busy, begin = processor(), clock()
     while clock() < begin + seconds or len(samples) < least:
         start = clock()
@@ -130,16 +128,11 @@ def sample(
         if device is not None:
             device_samples.append(device.milliseconds())
     used = (processor() - busy) / (clock() - begin)
-    return {
-        "samples_ms": samples,
-        "device_ms": device_samples,
-        "processors_used": used,
-        "processor_seconds": processor() - woken,
-    }
+    return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 
 def give_back_memory() -> None:
-    """Give what is free back to the system, where glibc manages it and was told to keep it."""
+    """Give what is free back to the system, where glibc manages memory, as it may have been told to keep it all."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc's
         library.malloc_trim(0)

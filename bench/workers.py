@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 from .work import Work
 
 Step = Callable[[str], None]
+
+AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, one at least
+LONG = 1.0  # seconds of a call; what the first one of a turn takes more was at most 0.025
 
 
 class Workers:
@@ -59,10 +62,10 @@ class Workers:
     @contextmanager
     def watching(self) -> Generator[None]:
         """Take notice of what other processes use of the processors meanwhile."""
-        before, ours = machine.Moment.now(), self._processor_seconds
+        before, ours = machine.Moment.now(), self._processor_seconds + process_time()
         yield
         after = machine.Moment.now()
-        used = machine.others(before, after, self._processor_seconds - ours)
+        used = machine.others(before, after, self._processor_seconds + process_time() - ours)
         if used is not None:
             self._others.append((used, after.time - before.time))
 
@@ -145,7 +148,7 @@ class Workers:
         samples: list[float] = []
         end = monotonic() + self._settings.warm_up
         while not statistics.is_steady(samples) and (monotonic() < end or len(samples) < 2):
-            answer = self._ask(case, {"before": 0, "seconds": 0.1, "least": 1})
+            answer = self._ask(case, {"seconds": 0.1, "least": 1})
             if answer is None:
                 return False
             samples += answer["samples_ms"]
@@ -156,12 +159,15 @@ class Workers:
     def sample(self, case: Case, seconds: float) -> None:
         """One round of a case that is alive; a case that is not is left out.
 
-        Its first call does not count: after the others' turns it finds cold caches and processors that have slept.
+        Its first call does not count: after the others' turns it finds cold caches and processors that have slept. Of a
+        long call that is too little to take twice the time for.
         """
         if case not in self._alive:
             return
         sleep(self._settings.pause)
-        answer = self._ask(case, {"before": 1, "seconds": seconds, "least": 1})
+        if self.expected(case) < LONG and self._ask(case, {"seconds": AWAKE, "least": 1}) is None:
+            return
+        answer = self._ask(case, {"seconds": seconds, "least": 1})
         if answer is not None:
             self._results[case].rounds.append(answer["samples_ms"])
             self._results[case].device += answer["device_ms"]
@@ -187,5 +193,5 @@ class Workers:
             self._results[case].status, self._results[case].failure = "failed", told
             self.close([case])
             return None
-        self._processor_seconds += answer.get("processor_seconds", 0.0)
+        self._processor_seconds += answer["processor_seconds"]
         return answer

@@ -17,7 +17,7 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import arms, comparison, gpu, ours, readme, report, roofline, worker, workloads
+from triglot.bench import arms, comparison, gpu, ours, readme, report, roofline, worker, workers, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.arms import ARMS
 from triglot.bench.cases import Case, Cell, cells
@@ -25,6 +25,7 @@ from triglot.bench.expectations import Expectation
 from triglot.bench.settings import ALLOCATORS, Settings
 from triglot.bench.statistics import Ratio
 from triglot.bench.sweep import Sweep
+from triglot.commands.bench import Kept
 from triglot.shared.environment import cores, environment
 from triglot.shared.errors import BenchError, FrameworkError
 from triglot.shared.parity.workers import Worker
@@ -37,7 +38,6 @@ SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # 
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
 NO_ROOFLINE = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": None, "copy_gb_per_s": None}
 NO_ROOFLINE["frameworks"] = {}
-NAMES = ("PyTorch", "PaddlePaddle", "JAX")
 MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
 
@@ -170,79 +170,107 @@ def test_a_device_is_timed_by_its_own_clock():
     loaded = {"torch": SimpleNamespace(cuda=cuda), "paddle": SimpleNamespace(device=SimpleNamespace(cuda=cuda))}
     for framework in ("torch", "paddle"):
         clock = gpu.clock(framework, "cuda", loaded)
-        answer = worker.sample(prepared, clock, 0, 0, 3)
+        answer = worker.sample(prepared, clock, 0, 3)
         assert len(answer["samples_ms"]) == 3
         assert answer["device_ms"] == [0.25] * 3
         assert gpu.clock(framework, "cpu", loaded) is None
     assert gpu.clock("jax", "cuda", loaded) is None
     happened.clear()
-    assert worker.sample(prepared, None, 0, 0, 2)["device_ms"] == []
+    assert worker.sample(prepared, None, 0, 2)["device_ms"] == []
     assert happened == ["call", "wait"] * 2
 
 
 def test_the_first_call_of_a_turn_does_not_count(make_checkpoint, monkeypatch):
-    """After the others' turns, it would measure what they left behind."""
-    happened = []
-    prepared: Any = SimpleNamespace(call=lambda: happened.append("call"), wait=lambda _: happened.append("wait"))
-    clock: Any = SimpleNamespace(
-        start=lambda: happened.append("start"), stop=lambda: happened.append("stop"), milliseconds=lambda: 1.0
-    )
-    assert len(worker.sample(prepared, clock, 1, 0, 2)["samples_ms"]) == 2
-    assert happened == ["call", "wait", *["start", "call", "stop", "wait"] * 2]
+    """It would measure what the others' turns left behind; of a long call that is too little to be asked for twice."""
     asked = []
     send = Worker.send
     monkeypatch.setattr(Worker, "send", lambda self, request: (asked.append(request), send(self, request)))
-    _, results = swept(make_checkpoint, ["triglot-torch-eager"], replace(QUICK, again=False))
-    assert [request["before"] for request in asked if request.get("seconds") == QUICK.seconds / QUICK.rounds] == [1] * 3
-    assert len(results["triglot-torch-eager"].rounds) == 3
+    for long, seconds in ((1.0, [workers.AWAKE, 0.1]), (0.0, [0.1])):
+        monkeypatch.setattr(workers, "LONG", long)
+        asked.clear()
+        settings = replace(QUICK, seconds=0.2, rounds=2, again=False)
+        _, results = swept(make_checkpoint, ["triglot-torch-eager"], settings)
+        found = results["triglot-torch-eager"]
+        turns = asked[-2 * len(seconds) :]
+        assert [request["seconds"] for request in turns] == seconds * 2
+        assert sum(sum(samples) for samples in found.rounds) >= 200, "what counts is as long as it was asked to be"
+        assert len(found.rounds) == 2
+
+
+def test_a_slow_arm_has_fewer_rounds():
+    """Twice the time that was asked for, half of which does not count; six at least."""
+    settings = Settings(seconds=3, rounds=48)
+    assert [sweep_module.rounds_for(slowest, settings) for slowest in (0, 1 / 16, 0.07, 0.35, 10)] == [48, 48, 43, 9, 6]
+    assert sweep_module.rounds_for(10, replace(settings, rounds=2)) == 2
 
 
 def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
     """In the same words for every framework; JAX would raise, and stock modules say what they like."""
-    for there in (True, False):
-        torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda there=there: there))
-        count = SimpleNamespace(device_count=lambda there=there: int(there))
-        paddle = SimpleNamespace(device=SimpleNamespace(cuda=count))
-        devices = [SimpleNamespace(platform="gpu" if there else "cpu")]
-        jax = SimpleNamespace(devices=lambda devices=devices: devices)
-        for name, loaded in (
-            ("PyTorch", {"torch": torch}),
-            ("PaddlePaddle", {"paddle": paddle}),
-            ("JAX", {"jax": jax}),
-        ):
-            gpu.check("cpu", loaded)
-            if there:
-                gpu.check("cuda", loaded)
-                continue
-            with pytest.raises(BenchError, match=f"^{name}: no cuda device was found; choose --device cpu$"):
-                gpu.check("cuda", loaded)
+
+    def no_devices(_):
+        raise RuntimeError("Unknown backend cuda")
+
+    there = {
+        "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)),
+        "paddle": SimpleNamespace(device=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 1))),
+        "jax": SimpleNamespace(devices=lambda name: [name]),
+    }
+    missing = {
+        "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False)),
+        "paddle": SimpleNamespace(device=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 0))),
+        "jax": SimpleNamespace(devices=no_devices),
+    }
+    for name in impls.FRAMEWORKS:
+        gpu.check(name, "cpu", missing)
+        gpu.check(name, "cuda", there)
+        with pytest.raises(gpu.DeviceMissingError, match=f"^{name} finds no cuda device; choose --device cpu$"):
+            gpu.check(name, "cuda", missing)
 
 
 def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
     """One process for each framework, none for each arm."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(benchmark, "WORKER", ("false",))
     code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", *SHORT, "--json", "bench.json")
+    names = ", ".join(impls.installed())
     assert (code, out) == (2, "")
-    reasons = "; ".join(f"{name}: no cuda device was found; choose --device cpu" for name in NAMES)
-    assert err == f"triglot: nothing computes on cuda here: {reasons}\n"
+    assert err == f"triglot: no cuda device is found by {names}; choose --device cpu\n"
     assert not Path("bench.json").exists()
 
 
-def test_free_memory_goes_back_to_the_system():
-    """What a worker is told to keep, it gives back when it is asked for calls in other memory."""
+def test_a_roofline_that_is_not_reached_is_no_missing_device():
+    benchmark.check_device("cuda", {"frameworks": {"torch": {"failure": "out of memory"}, "jax": {"missing": True}}})
+    benchmark.check_device("cpu", {"frameworks": {}})
+    with pytest.raises(BenchError, match=r"^no cuda device is found by torch, jax; choose --device cpu$"):
+        benchmark.check_device("cuda", {"frameworks": {"torch": {"missing": True}, "jax": {"missing": True}}})
+
+
+def test_free_memory_goes_back_to_the_system_before_times_are_taken():
+    """A worker keeps what a call frees, for the next, but not what its outputs took."""
     program = """
 import numpy as np
 from triglot.bench import worker
-held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in small blocks
-del held
-full = worker.resident()
-worker.give_back_memory()
-print(full - worker.resident() > 200 * 2**20, full > 200 * 2**20)
+
+def build(request):
+    held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that are kept
+    del held
+    worker.full = worker.resident()
+    return object(), {}
+
+worker.build = build
+worker.sample = lambda *_: {"freed": worker.full - worker.resident()}
+worker.main()
 """
-    surroundings = {**os.environ, **ALLOCATORS["keep"]}
-    command = [sys.executable, "-P", "-c", program]
-    found = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=True)
-    assert found.stdout == "True True\n"
+    asked = [{"case": {"framework": "torch", "device": "cpu"}}, {"seconds": 0, "least": 1}]
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        input="\n".join(json.dumps(request) for request in asked),
+        env={**os.environ, **ALLOCATORS["keep"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout.splitlines()[-1])["freed"] > 200 * 2**20
 
 
 def test_what_a_device_says_is_reported(make_checkpoint):
@@ -422,6 +450,19 @@ def test_several_models_are_timed_in_turn(workplace, command, monkeypatch):
     assert kept == {case["id"]: case for case in found["cases"]}
 
 
+def test_ctrl_c_names_no_file_that_was_there_before(workplace, capsys):
+    """It has what another run measured, and --resume may refuse it."""
+    Path("bench.json").write_text("{}")
+    for there, told in ((True, "triglot: bench.json has what was timed; go on with --resume\n"), (False, "")):
+        with pytest.raises(KeyboardInterrupt), Kept(Path("bench.json"), there=there):
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err == told
+    with pytest.raises(KeyboardInterrupt), Kept(Path("bench.json"), there=False) as kept:
+        kept.write({})
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.startswith("triglot: bench.json has what was timed")
+
+
 def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):
     names = [
         "triglot-torch-eager",
@@ -561,9 +602,15 @@ def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
         (("--compare", "short.json"), "short.json lacks a part, or has a wrong one: samples_ms of triglot"),
         (("--compare", "below.json"), "below.json lacks a part, or has a wrong one: samples_ms of triglot"),
         (("--json", "median.json", "--resume"), "median.json lacks a part, or has a wrong one: latency_ms"),
-        (("--json", "null.json", "--resume"), "null.json lacks a part, or has a wrong one: "),
+        (
+            ("--json", "null.json", "--resume"),
+            "null.json lacks a part, or has a wrong one: a part of the wrong type; make it anew",
+        ),
         (("--compare", "models.json"), "models.json lacks a part, or has a wrong one: no 'm'; make it anew"),
-        (("--compare", "unlike.json"), "unlike.json lacks a part, or has a wrong one: "),
+        (
+            ("--compare", "unlike.json"),
+            "unlike.json lacks a part, or has a wrong one: a part of the wrong type; make it anew",
+        ),
         (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
         (
             ("--mode", "compiled", "--framework", "jax"),

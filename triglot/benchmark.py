@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +109,25 @@ def bench(
             rooflines[where] = roofline.better(rooflines.get(where), measured)
 
     measure(again=False)
-    for _, device, _ in moments:
-        check_found(device, rooflines.values())
+    for where in sorted(moments):
+        check_device(where[1], rooflines[where])
     for cell in cells:
         sweeps[cell.model].run(cell)
     measure(again=True)
     return found()
 
 
-def check_found(device: str, rooflines: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse a GPU that no framework finds, before every arm has been started to say so."""
-    asked = [one["frameworks"] for one in rooflines if one["device"] == device]
-    if device != "cpu" and not any("gflops" in found for frameworks in asked for found in frameworks.values()):
-        told = dict.fromkeys(found["failure"] for frameworks in asked for found in frameworks.values())
-        raise BenchError(f"nothing computes on {device} here: {'; '.join(told)}")
+def check_device(device: str, measured: Mapping[str, Any]) -> None:
+    """Refuse a device that no framework finds, before every arm has been started to say so.
+
+    ``measured``: what the hardware can do, as each framework found it.
+
+    Raises:
+        BenchError: names the frameworks.
+    """
+    asked = measured["frameworks"]
+    if asked and all(found.get("missing") for found in asked.values()):
+        raise BenchError(f"no {device} device is found by {', '.join(asked)}; choose --device cpu")
 
 
 def _check_same(earlier: Mapping[str, Any], settings: Settings) -> None:

@@ -1,8 +1,7 @@
 """``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,14 +182,17 @@ def bench(
     )
 
     title = f"bench of {', '.join(source.name for source in sources)}"
-    with bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step, _interruptible(json_file):
+    with (
+        bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step,
+        Kept(json_file, there=earlier is not None) as kept,
+    ):
         found = benchmark.bench(
             sources,
             spanned,
             names,
             settings,
             on_step=on_step,
-            on_results=lambda so_far: write_json(json_file, so_far, more=True),
+            on_results=kept.write,
             earlier=earlier,
         )
     write_json(json_file, found)
@@ -209,15 +211,23 @@ def bench(
     raise typer.Exit(_code(report.exit_code(found), found, changes))
 
 
-@contextmanager
-def _interruptible(json_file: Path | None) -> Iterator[None]:
-    """Whoever presses Ctrl-C is told where to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if json_file is not None and json_file.is_file():
-            sys.stderr.write(f"triglot: {json_file} has what was timed; go on with --resume\n")
-        raise
+class Kept:
+    """The file of --json while the sweep goes on: written with each result; whoever presses Ctrl-C is told of it."""
+
+    def __init__(self, file: Path | None, *, there: bool) -> None:
+        self.file, self.there = file, there
+
+    def write(self, so_far: dict[str, Any]) -> None:
+        """What there is so far, in the place of what there was."""
+        write_json(self.file, so_far, more=True)
+        self.there = True
+
+    def __enter__(self) -> "Kept":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt and self.there and self.file is not None and self.file.is_file():
+            sys.stderr.write(f"triglot: {self.file} has what was timed; go on with --resume\n")
 
 
 def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]") -> int:
