@@ -102,7 +102,7 @@ def test_a_reference_that_fails_is_replaced(failing, make_checkpoint):
 def test_an_arm_that_takes_too_much_memory_is_a_row(make_checkpoint):
     names = ["triglot-torch-eager", "triglot-torch-compiled", "triglot-paddle-eager"]
     for limit, reason in ((1024, "Unable to allocate 2.00 GiB"), (None, "")):
-        settings = replace(QUICK, memory_limit_mb=limit)
+        settings = replace(QUICK, memory_limit_mb=limit, time_limit=60)
         _, results = swept(make_checkpoint, names, settings)
         assert [result.status for result in results.values()].count("ok") == (2 if limit else 3)
         assert reason in results[names[1]].failure
