@@ -15,8 +15,8 @@ from ..shared.arrays import Array
 # A process is slower or faster than its twin for all its life, by where its memory lies, say, and no round can see it.
 # Forty runs of an arm against itself (twice ``make bench-proof``) differed from 1 by 1.09 % (root mean square), of
 # which the rounds explain 0.63 %: so every interval is wider by twice the rest, 0.88 %, as independent errors add up.
-# In both series the twin was the faster one, by 0.5 and 0.8 % on average: what starts in the same order may well get
-# the same memory, so what they differ by is to be taken from 1, not from the mean of a series.
+# In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one slower by 0.7 %: what starts
+# in the same order may well get the same memory. So what they differ by is from 1, not from the mean of a series.
 PROCESS = 0.018
 
 PRECISE = 0.014  # half of an interval, by its rounds alone, that needs no more of them
