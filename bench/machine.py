@@ -6,7 +6,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-_MEMORY = Path("/proc/meminfo")
 _STATISTICS = Path("/proc/stat")
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
 BUSY = 0.1  # processors that others may use before a run is called noisy
@@ -40,14 +39,6 @@ def state() -> dict[str, Any]:
         frequency = int(_FREQUENCY.read_text()) / 1000
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
     return {"load_average": list(load) if load else None, "frequency_mhz": frequency, "processes": _processes()}
-
-
-def available_mb() -> float:
-    """The mebibytes of memory that are free to be taken; infinite where that is not known."""
-    if not _MEMORY.is_file():
-        return float("inf")
-    (line,) = [line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
-    return int(line.split()[1]) / 1024
 
 
 def processors(count: int) -> list[int]:

@@ -31,7 +31,7 @@ class Settings:
     rounds: int = 48
     warm_up: float = 4.0
     pause: float = 0.02
-    together: int = 3
+    together: int = 4
     time_limit: float = 600.0
     seed: int = 0
     again: bool = True

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..shared.checkpoint import Checkpoint
 from ..shared.errors import BenchError, CheckpointError, InputError
-from . import machine, statistics
+from . import memory, statistics
 from .arms import ARMS
 from .cases import Case, Cell, digest
 from .outcomes import Comparison, Known, Result
@@ -27,7 +27,7 @@ from .workers import Step, Workers
 FEWEST_ROUNDS = 6
 # Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
 # that may take in a cell, or a default sweep would take more than its five minutes.
-LONGEST, SPARE = 3, 12.0
+LONGEST, SPARE = 3, 8.0
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 
@@ -151,7 +151,7 @@ class Sweep:
                 reference = cases.pop(0)
                 if workers.start(reference) and self._settings.again:
                     cases.insert(0, Case(reference.arm, reference.cell, copy=1))
-            size = beside(workers.memory(reference), self._settings.together, machine.available_mb())
+            size = beside(workers.memory(reference), self._settings.together, memory.available_mb())
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
             self._take_turns(reference if workers.is_alive(reference) else None, alive, workers)

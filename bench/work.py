@@ -9,7 +9,7 @@ from ..shared.checkpoint import Checkpoint
 from ..shared.dtypes import FLOATS
 from ..shared.errors import FrameworkError, InputError
 from ..shared.parity.harness import weights_for
-from . import flops, workloads
+from . import flops, memory, workloads
 from .arms import TRAINS
 from .cases import Cell
 from .expectations import Expectation
@@ -65,6 +65,7 @@ class Work:
         if self._expectation is None:
             try:
                 self._expectation = self._computed()
+                memory.give_back()  # gradients of a large model take gigabytes on the way
             except (FrameworkError, MemoryError) as error:
                 self._unknown = FrameworkError(str(error) or "there is no memory to compute what is right")
                 raise self._unknown from error

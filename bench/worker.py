@@ -6,7 +6,6 @@ least so long and so often, and the answer holds the milliseconds of each, on a 
 process sleeps in between. Every answer says how many seconds of processors it used since the one before.
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -21,12 +20,10 @@ from typing import TYPE_CHECKING, Any
 from ..shared.environment import environment
 from ..shared.errors import BenchError
 from ..shared.parity.workers import WorkerError
-from . import gpu
+from . import gpu, memory
 
 if TYPE_CHECKING:
     from .arms import Prepared  # imported for real after the idle worker's memory is measured
-
-_MEBIBYTE = 2**20
 
 
 def main() -> None:
@@ -43,7 +40,7 @@ def main() -> None:
         try:
             if prepared is None:
                 prepared, answer = build(request)
-                give_back_memory()  # what its outputs took, and weights before they were converted
+                memory.give_back()  # what its outputs took, and weights before they were converted
                 clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
             else:
                 answer = sample(prepared, clock, request["seconds"], request["least"])
@@ -62,9 +59,9 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
         os.sched_setaffinity(0, request["processors"])
     if request["memory_limit_mb"]:
         # All private memory that a process may write to, touched or not: what its allocator sets aside counts as well.
-        limit = request["memory_limit_mb"] * _MEBIBYTE
+        limit = request["memory_limit_mb"] * memory.MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idle = resident()
+    idle = memory.resident()
     from ..shared import checkpoint, npz  # noqa: PLC0415 (after what the idle worker is measured by)
     from ..shared.inputs import Batch  # noqa: PLC0415
     from .arms import ARMS  # noqa: PLC0415
@@ -86,7 +83,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     prepared.wait(results)
     times.append(time.perf_counter())
     _check_threads(case.cell.threads, sys.modules)
-    peak = (_most_resident() - idle) / _MEBIBYTE
+    peak = (memory.most_resident() - idle) / memory.MEBIBYTE
     device_peak = gpu.peak_mb(ARMS[case.arm].framework, case.cell.device, sys.modules)
     judged = prepared
     if request["judged"]:  # less than what is timed
@@ -101,7 +98,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
         "load_s": loaded,
         "first_s": first,
         "peak_rss_mb": peak,
-        "judged_rss_mb": (_most_resident() - idle) / _MEBIBYTE,
+        "judged_rss_mb": (memory.most_resident() - idle) / memory.MEBIBYTE,
         "peak_device_mb": device_peak,
     }
 
@@ -131,13 +128,6 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
     return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 
-def give_back_memory() -> None:
-    """Give what is free back to the system, where glibc manages memory, as it may have been told to keep it all."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):  # glibc's
-        library.malloc_trim(0)
-
-
 def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
     """Refuse to be timed on another number of threads than was asked for.
 
@@ -149,24 +139,6 @@ def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
         found["PyTorch"] = loaded["torch"].get_num_threads()
     if wrong := [f"{name} has {count}" for name, count in found.items() if count != asked]:
         raise BenchError(f"{' and '.join(wrong)} threads, not {asked}")
-
-
-def resident() -> int:
-    """Bytes of memory that the process has now."""
-    return _status("VmRSS")
-
-
-def _most_resident() -> int:
-    """The most bytes of memory that it had. What ``getrusage`` says may be the peak of the process that started it."""
-    return _status("VmHWM")
-
-
-def _status(name: str) -> int:
-    file = Path("/proc/self/status")
-    if not file.is_file():  # another system
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (line,) = [line for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic, process_time, sleep
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 from ..shared import npz
 from ..shared.errors import FrameworkError
 from ..shared.parity.workers import Worker, WorkerError
-from . import machine, statistics
+from . import machine, memory, statistics
 from .arms import ARMS
 from .cases import Case
 from .generation_expectations import GENERATED
 from .outcomes import Result
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
-from .work import Work
+from .work import AnyExpectation, Work
 
 Step = Callable[[str], None]
 
@@ -127,7 +128,14 @@ class Workers:
             return False
         self.environments[case.arm] = answer.pop("environment")
         result.facts |= answer
-        outputs = npz.read(folder / f"{name}.npz")
+        right = self._is_right(case, expectation, folder / f"{name}.npz")
+        memory.give_back()  # what was taken to judge gradients
+        return right and self._warm_up(case)
+
+    def _is_right(self, case: Case, expectation: AnyExpectation, file: Path) -> bool:
+        """Judge what a case computed; where it is wrong, that is the result."""
+        result = self._results[case]
+        outputs = npz.read(file)
         if GENERATED in outputs:
             result.facts[GENERATED] = int(outputs.pop(GENERATED))
         try:
@@ -141,7 +149,7 @@ class Workers:
             result.status, result.failure = "failed", parity.complaint()
             self.close([case])
             return False
-        return self._warm_up(case)
+        return True
 
     def _warm_up(self, case: Case) -> bool:
         self._step(f"warming up {case.arm}")

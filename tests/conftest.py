@@ -15,6 +15,9 @@ import pytest
 
 import triglot
 from triglot import cli, impls
+from triglot.bench.cases import Cell
+from triglot.bench.settings import Settings
+from triglot.bench.sweep import Sweep
 from triglot.shared.batches import random_batch
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.initializers import initialize, perturb
@@ -103,6 +106,26 @@ def check_small():
         return triglot.check(checkpoint, [framework], batches=[batch], isolate=False, **options)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def fakes():
+    """The command for a worker of the benchmark whose arms compute by the reference, or fail as their names say."""
+    return sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py"))
+
+
+@pytest.fixture
+def swept(make_checkpoint, fakes):
+    """A sweep of such workers over one cell, and its results by arm, without the second worker of the reference."""
+
+    def sweep(names, **changed):
+        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
+        cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
+        made = Sweep(make_checkpoint("bert-base-tiny"), names, settings, tokenizer=None, command=fakes)
+        made.run(cell)
+        return made, {result.case.arm: result for result in made.results if not result.case.copy}
+
+    return sweep
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What only a GPU shows: ``make gpu``. What surrounds it is tested on the CPU (``test_bench.py``)."""
+"""What only a GPU shows: ``make gpu``. What surrounds it is tested on the CPU (``test_bench_device.py``)."""
 
 import json
 import subprocess

@@ -1,0 +1,213 @@
+"""A sweep of ``triglot bench``: what fails is a row, what is wrong has no speed, and turns are what they say."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import benchmark, impls
+from triglot.bench import ours, report, worker, workers, workloads
+from triglot.bench import sweep as sweep_module
+from triglot.bench.cases import Cell
+from triglot.bench.settings import ALLOCATORS, Settings
+from triglot.bench.statistics import Ratio
+from triglot.bench.sweep import Sweep
+from triglot.shared.parity.workers import Worker
+from triglot.shared.recipes import recipe
+
+QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
+MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
+
+
+def children():
+    """The processes whose parent this one is, those that nobody waits for any more included."""
+    listed = subprocess.run(["ps", "-o", "ppid=,args=", "-A"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.split()[0] == str(os.getpid()) and "bench_worker" in line]
+
+
+BROKEN = {
+    "nnx": "MemoryError: Unable to allocate 100 TiB",
+    "onnxruntime": "ImportError: no module named torchonnx",
+    "torch-nn": "died by signal SIGSEGV",
+    "paddle-nn": "died by signal SIGKILL, as when memory runs out",
+    "triglot-paddle-jit": "ended with exit code 3",
+    "triglot-torch-jit": "no answer within 6 s; raise the time limit, or see why it hangs",
+    "transformers-eager": "output is not what the reference computes: off by 0.",
+    "transformers-sdpa": "output is not what the reference computes",
+    "transformers-compiled": "output is not what the reference computes",
+}
+
+
+def test_a_failure_is_a_row_and_the_sweep_goes_on(swept):
+    names = ["triglot-torch-eager", *BROKEN, "triglot-paddle-eager"]
+    sweep, results = swept(names)
+    assert [name for name, result in results.items() if result.status == "ok"] == [
+        "triglot-torch-eager",
+        "triglot-paddle-eager",
+    ]
+    for name, reason in BROKEN.items():
+        assert (results[name].status, results[name].failure.split(":")[0]) == ("failed", reason.split(":")[0])
+        assert reason in results[name].failure
+    assert {one.a.split("/")[0] for one in sweep.comparisons} == {"triglot-torch-eager*", "triglot-paddle-eager"}
+    assert children() == [], "no process outlives the sweep"
+    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": sweep.others})
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    # A model of a few hundred kilobytes, in an interpreter with NumPy.
+    assert 0.2 < results["triglot-paddle-eager"].facts["peak_rss_mb"] < 300
+    assert report.exit_code(found) == 1, "an arm that computes something else"
+    text = report.markdown(found)
+    assert "| torch-nn | failed: died by signal SIGSEGV" in text
+
+
+@pytest.mark.parametrize("failing", ["torch-nn", "paddle-nn"], ids=["when it is built", "later"])
+def test_a_reference_that_fails_is_replaced(failing, swept):
+    sweep, results = swept(
+        [failing, "triglot-jax-eager", "triglot-paddle-eager", "triglot-jax-jit"], together=1, again=False
+    )
+    assert results[failing].status == "failed"
+    assert [name for name, result in results.items() if result.status == "ok"] == list(results)[1:]
+    assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
+
+
+def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
+    names = ["triglot-torch-eager", "triglot-torch-compiled", "triglot-paddle-eager"]
+    for limit, reason in ((1024, "Unable to allocate 2.00 GiB"), (None, "")):
+        _, results = swept(names, memory_limit_mb=limit, time_limit=60)
+        assert [result.status for result in results.values()].count("ok") == (2 if limit else 3)
+        assert reason in results[names[1]].failure
+        assert results[names[1]].failure.endswith(
+            "(it had 1024 MiB: raise --memory-limit if that was too little)" if limit else ""
+        )
+    assert children() == []
+
+
+def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
+    """Up to three times as long, until the intervals are narrow, if there is time."""
+    for precise, spare, expected in ((True, 30, 1), (False, 30, 3), (False, 0, 1)):
+        monkeypatch.setattr(Ratio, "is_precise", precise)
+        monkeypatch.setattr(sweep_module, "SPARE", spare)
+        sweep, results = swept(["triglot-torch-eager", "triglot-paddle-eager"])
+        assert [len(result.rounds) for result in results.values()] == [expected * 3] * 2
+        assert len(sweep.comparisons) == 2
+
+
+def test_large_models_are_timed_with_fewer_workers_alive():
+    assert [sweep_module.beside(mebibytes, 3) for mebibytes in (0, 500, 1800, 2500, 3500, 50_000)] == [3, 3, 3, 2, 1, 1]
+    assert sweep_module.beside(500, 3, available_mb=1600) == 2
+    assert sweep_module.beside(500, 3, available_mb=100) == 1
+
+
+def test_the_first_call_of_a_turn_does_not_count(swept, monkeypatch):
+    """It would measure what the others' turns left behind; of a long call that is too little to be asked for twice."""
+    asked = []
+    send = Worker.send
+    monkeypatch.setattr(Worker, "send", lambda self, request: (asked.append(request), send(self, request)))
+    for long, seconds in ((1.0, [workers.AWAKE, 0.1]), (0.0, [0.1])):
+        monkeypatch.setattr(workers, "LONG", long)
+        asked.clear()
+        _, results = swept(["triglot-torch-eager"], seconds=0.2, rounds=2, again=False)
+        found = results["triglot-torch-eager"]
+        turns = asked[-2 * len(seconds) :]
+        assert [request["seconds"] for request in turns] == seconds * 2
+        assert sum(map(sum, found.rounds)) > 0.9 * 200, "what counts is as long as it was asked to be, but for the loop"
+        assert len(found.rounds) == 2
+
+
+def test_a_slow_arm_has_fewer_rounds():
+    """Twice the time that was asked for, half of which does not count; six at least."""
+    settings = Settings(seconds=3, rounds=48)
+    assert [sweep_module.rounds_for(slowest, settings) for slowest in (0, 1 / 16, 0.07, 0.35, 10)] == [48, 48, 43, 9, 6]
+    assert sweep_module.rounds_for(10, replace(settings, rounds=2)) == 2
+
+
+def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    torch = SimpleNamespace(get_num_threads=lambda: threads)
+    worker._check_threads(threads, {"torch": torch})
+    torch.get_num_threads = lambda: threads + 1
+    with pytest.raises(triglot.TriglotError, match=f"PyTorch has {threads + 1} threads, not {threads}"):
+        worker._check_threads(threads, {"torch": torch})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads + 2)), raising=False)
+    with pytest.raises(triglot.TriglotError, match=f"the process has {threads + 2} and PyTorch has {threads + 1} thr"):
+        worker._check_threads(threads, {"torch": torch})
+
+
+def test_free_memory_goes_back_to_the_system_before_times_are_taken():
+    """A worker keeps what a call frees, for the next, but not what its outputs took."""
+    program = """
+import numpy as np
+from triglot.bench import worker
+
+def build(request):
+    held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that are kept
+    del held
+    worker.full = worker.memory.resident()
+    return object(), {}
+
+worker.build = build
+worker.sample = lambda *_: {"freed": worker.full - worker.memory.resident()}
+worker.main()
+"""
+    asked = [{"case": {"framework": "torch", "device": "cpu"}}, {"seconds": 0, "least": 1}]
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        input="\n".join(json.dumps(request) for request in asked),
+        env={**os.environ, **ALLOCATORS["keep"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout.splitlines()[-1])["freed"] > 200 * 2**20
+
+
+def test_free_memory_goes_back_to_the_system_before_workers_start():
+    """What gradients took on the way to the truth would be missing beside the workers of a large model."""
+    program = """
+import numpy as np
+from triglot.bench import memory
+from triglot.bench.work import Work
+
+def computed():
+    global full
+    held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that are kept
+    del held
+    full = memory.resident()
+    return object()
+
+work = object.__new__(Work)
+work._expectation, work._unknown, work._computed = None, None, computed
+work.expectation()
+print(full - memory.resident())
+"""
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, **ALLOCATORS["keep"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(found.stdout) > 200 * 2**20
+
+
+def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
+    """Those that the model said up to the end of each target, padding too, but not the first, which is given."""
+    targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
+    assert ours.said(np.array(targets), 3) == 4 + 1 + 6
+    checkpoint = make_checkpoint("translation-tiny")
+    cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
+    (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
+    assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a token like any other, as its batch says"
+    sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=benchmark.WORKER)
+    sweep.run(cell)
+    assert sweep.results[0].status == "ok", sweep.results[0].failure
+    facts = sweep.results[0].facts
+    ids = impls.build("numpy", checkpoint).generate(batch.source)
+    expected = ids[:, 1:].size  # with random weights, nothing ends
+    assert not (ids == checkpoint.config.end_id).any()
+    assert facts["tokens_per_second"] == pytest.approx(expected / (facts["latency_ms"]["p50"] / 1000))
