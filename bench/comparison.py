@@ -151,7 +151,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
             **one["environment"].get("settings", {}),
-            **{f"weights of {name}": one["models"][name]["weights_digest"] for name in both},
+            **{f"weights of {name}": one["models"][name]["weights_digest"][:12] for name in both},
         }
         for one in (old, new)
     ]

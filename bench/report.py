@@ -163,12 +163,17 @@ def cells(case: Mapping[str, Any]) -> list[str]:
         case["parity"]["verdict"],
         f"{case['latency_ms']['p50']:.2f}" + (f" (GPU {device['p50']:.2f})" if device else ""),
         f"{case['tokens_per_second']:,.0f}" if case["tokens_per_second"] else "",
-        f"{case['useful_gflops']:.0f}" if case["useful_gflops"] else "",
-        f"{share:.0%}" if share else "",
+        _number(case["useful_gflops"]) if case["useful_gflops"] else "",
+        f"{_number(100 * share)}%" if share else "",
         spread,
         f"{cold:.1f}",
         f"{case['peak_rss_mb']:,.0f}",
     ]
+
+
+def _number(value: float) -> str:
+    """Whole, or with three digits where that would be one."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
 COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the first", "cold start, s", "MiB")

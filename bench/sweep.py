@@ -130,6 +130,9 @@ class Sweep:
         self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
         return True
 
+    def _has(self, case: Case) -> bool:
+        return any(result.case == case for result in self.results)
+
     def _is_done(self, case: Case) -> bool:
         """Whether an earlier sweep has it, and it need not be tried again."""
         return self._is_known(case) and self._known.results[case.id].status != "failed"
@@ -139,18 +142,20 @@ class Sweep:
         return known is not None and known.digest == digest(case, self._facts)
 
     def _earlier_reference(self, cell: Cell) -> Case | None:
-        """What an earlier sweep compared the arms of the cell with."""
+        """What an earlier sweep compared the arms of the cell with, or else one that it timed."""
         bases = {one.b for one in self._known.comparisons}
-        there = [one.case for one in self.results if one.status == "ok" and one.case.id in bases]
-        return next((case for case in there if case.cell == cell), None)
+        there = [one.case for one in self.results if one.status == "ok" and one.case.cell == cell and not one.case.copy]
+        return next((case for case in there if case.id in bases), there[0] if there else None)
 
     def _groups(self, cases: list[Case], earlier: Case | None, workers: Workers) -> Iterator[None]:
-        reference = earlier if earlier is not None and workers.start(earlier) else None
+        candidates = [earlier] if earlier is not None else []
+        reference: Case | None = None
         while cases:
-            while cases and not workers.is_alive(reference):
-                reference = cases.pop(0)
-                if workers.start(reference) and self._settings.again:
-                    cases.insert(0, Case(reference.arm, reference.cell, copy=1))
+            while (candidates or cases) and not workers.is_alive(reference):
+                reference = (candidates or cases).pop(0)
+                twin = Case(reference.arm, reference.cell, copy=1)
+                if workers.start(reference) and self._settings.again and not self._has(twin):
+                    cases.insert(0, twin)
             size = beside(workers.memory(reference), self._settings.together, memory.available_mb())
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
@@ -180,6 +185,10 @@ class Sweep:
                 for place in self._generator.permutation(len(cases)):
                     workers.sample(cases[int(place)], settings.seconds / count)
         self._spare -= monotonic() - since
+        if reference is None or workers.result(reference).status != "ok":
+            # It died on the way: the rest is compared with the first that did not. A twin of the dead is none.
+            left = [case for case in others if workers.result(case).status == "ok" and not case.copy]
+            reference, others = (left[0], left[1:]) if left else (None, [])
         self.comparisons += _compared(reference, others, workers, begun)
 
 

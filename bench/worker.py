@@ -1,9 +1,10 @@
 """The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
 
 The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
-cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call for at
-least so long and so often, and the answer holds the milliseconds of each, on a GPU those by its own clock too. The
-process sleeps in between. Every answer says how many seconds of processors it used since the one before.
+cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call at least
+so often, and so often that it comes nearest to so long, and the answer holds the milliseconds of each, on a GPU those
+by its own clock too. The process sleeps in between. Every answer says how many seconds of processors it used since the
+one before.
 """
 
 import importlib
@@ -104,7 +105,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
 
 
 def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float, least: int) -> dict[str, Any]:
-    """Milliseconds of each call, for so many seconds and at least so often, and the processors that were used.
+    """Milliseconds of each call, as often as comes nearest to so many seconds, and the processors that were used.
 
     ``device``: its clock, where there is one; then "device_ms" is what each call took by it.
     """
@@ -112,7 +113,7 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
     device_samples: list[float] = []
     clock, processor = time.perf_counter, time.process_time
     busy, begin = processor(), clock()
-    while clock() < begin + seconds or len(samples) < least:
+    while len(samples) < max(least, 1) or (1 + 0.5 / len(samples)) * (clock() - begin) < seconds:
         start = clock()
         if device is not None:
             device.start()

@@ -69,7 +69,7 @@ def lengths(rows: int, longest: int, fill: float, generator: np.random.Generator
     if missing > (rows - 1) * (longest - 1):
         raise InputError(
             f"fill {fill:g} leaves too few of {rows} x {longest} tokens: one row has to be whole, and each has one; "
-            "raise the fill"
+            "raise the fill, or the batch"
         )
     while missing:
         short = generator.integers(1, rows, missing)  # which rows lose a token

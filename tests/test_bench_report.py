@@ -219,7 +219,7 @@ def test_a_slowdown_is_found_and_noise_is_not(swept, workplace, command, monkeyp
 def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command, monkeypatch, fakes):
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
     monkeypatch.setattr(benchmark, "WORKER", fakes)
-    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "-", "--quiet")
+    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "-")
     code, out, err = command(*asked)
     assert (code, err) == (0, "")
     assert json.loads(out)["schema"] == "triglot.bench/1"

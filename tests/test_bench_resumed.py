@@ -1,6 +1,8 @@
 """A sweep that is gone on with loses nothing, and a report of odd parts can be read all the same."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from triglot.bench import comparison, report, roofline
 from triglot.bench.cases import Case, Cell
 from triglot.bench.outcomes import Comparison, Result
 from triglot.bench.statistics import Ratio
+from triglot.bench.workers import Workers
 from triglot.shared.environment import cores
 from triglot.shared.recipes import recipe
 
@@ -30,6 +33,31 @@ def _quick(monkeypatch):
 
 def written():
     return comparison.read(Path("bench.json"))
+
+
+@pytest.mark.parametrize("others", [["triglot-paddle-eager"], ["triglot-paddle-eager", "triglot-jax-jit"]])
+def test_a_reference_that_died_is_timed_beside_the_others(others, workplace, command, monkeypatch):
+    """They are compared with each other, and where there is one alone, that becomes the reference."""
+    sample = Workers.sample
+
+    def dies(self, case, seconds):
+        if case.arm == "triglot-torch-eager" and case in self._alive:
+            os.kill(self._alive[case]._process.pid, signal.SIGSEGV)
+        sample(self, case, seconds)
+
+    chosen = [part for name in ["triglot-torch-eager", *others] for part in ("--arm", name)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Workers, "sample", dies)
+        assert command(*ASKED, *chosen) == (0, "", "")
+    first = written()
+    assert [one["status"] for one in first["cases"]].count("failed") == 2, "it and its twin"
+    compared = [(one["a"].split("/")[0], one["b"].split("/")[0]) for one in first["ratios"]]
+    assert compared == [(name, others[0]) for name in others[1:]]
+    assert command(*ASKED, *chosen, "--resume") == (0, "", "")
+    rows = {row["arm"]: row for row in report.rows(written())}
+    assert rows[others[0]]["is_reference"]
+    assert all(row["ratio"] for name, row in rows.items() if name != others[0])
+    assert [one["a"].split("/")[0] for one in written()["ratios"] if one.get("again")] == [f"{others[0]}*"]
 
 
 def test_sentences_are_gone_on_with(workplace, command):

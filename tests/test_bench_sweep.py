@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +119,34 @@ def test_the_first_call_of_a_turn_does_not_count(swept, monkeypatch):
         assert [request["seconds"] for request in turns] == seconds * 2
         assert sum(map(sum, found.rounds)) > 0.9 * 200, "what counts is as long as it was asked to be, but for the loop"
         assert len(found.rounds) == 2
+
+
+def test_samples_take_as_long_as_was_asked_for(monkeypatch):
+    """To half a call: whoever began another call while there is time would take twice the time for long ones."""
+    now = [0.0]
+
+    def call():
+        now[0] += 10
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0))
+    prepared: Any = SimpleNamespace(call=call, wait=lambda _: None)
+    for seconds, least, expected in ((1, 1, 1), (14, 1, 1), (16, 1, 2), (24, 1, 2), (26, 1, 3), (26, 5, 5), (0, 0, 1)):
+        assert worker.sample(prepared, None, seconds, least)["samples_ms"] == [10_000.0] * expected
+
+
+def test_every_worker_compiles_from_nothing(swept, monkeypatch):
+    """What another has compiled would shorten its cold start."""
+    caches = []
+    start = Worker.__init__
+
+    def started(self, *arguments):
+        caches.append(Path(arguments[4]["TORCHINDUCTOR_CACHE_DIR"]))
+        start(self, *arguments)
+
+    monkeypatch.setattr(Worker, "__init__", started)
+    swept(["triglot-torch-eager", "triglot-paddle-eager"])
+    assert len(caches) == len(set(caches)) == 3
+    assert not any(cache.parent.exists() for cache in caches), "they go when the sweep has gone"
 
 
 def test_a_slow_arm_has_fewer_rounds():

@@ -96,7 +96,10 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         *((f"weights of {name}", model["weights_digest"]) for name, model in found["models"].items()),
     ]
     facts += [
-        (f"roofline in {one['dtype']}", f"{one['gflops']:,.0f} GFLOP/s, copies at {one['copy_gb_per_s']:,.1f} GB/s")
+        (
+            f"roofline in {report.where(one)}",
+            f"{one['gflops']:,.0f} GFLOP/s, copies at {one['copy_gb_per_s']:,.1f} GB/s",
+        )
         for one in found["roofline"]
         if one["gflops"]
     ]
@@ -174,7 +177,8 @@ def _apart(plots: Iterable[dict[str, str]]) -> None:
 def main() -> None:
     """Write the page of a file."""
     if len(sys.argv) != 3:
-        sys.exit("triglot: give a file that bench --json wrote, and a page to write")
+        sys.stderr.write("triglot: give a file that bench --json wrote, and a page to write\n")
+        sys.exit(2)
     result, target = map(Path, sys.argv[1:])
     try:
         write_page(comparison.read(result), target)

@@ -55,8 +55,8 @@ def latencies(cases: Cases) -> str:
         found = case["latency_ms"]
         axes.barh(place, found["p50"], color=colour(case), height=0.6)
         axes.plot([found["p50"], found["p90"]], [place, place], color="black", linewidth=1)
-        _beside(axes, found["p90"], place, f"{found['p50']:.3g}")
-    axes.set_xlim(0, 1.15 * max(case["latency_ms"]["p90"] for case in cases))
+        _beside(axes, found["p90"], place, f"{found['p50']:.3g} (90 %: {found['p90']:.3g})")
+    axes.set_xlim(0, 1.3 * max(case["latency_ms"]["p90"] for case in cases))
     return _svg(figure, "Latency of each arm")
 
 

@@ -25,7 +25,8 @@ def print_bench(found: Mapping[str, Any]) -> None:
     for one in found["roofline"]:
         if one["gflops"]:
             screen.print(
-                f"roofline in {one['dtype']}: {one['gflops']:.0f} GFLOP/s, copies at {one['copy_gb_per_s']:.1f} GB/s"
+                f"roofline in {report.where(one)}: {one['gflops']:.0f} GFLOP/s, copies at "
+                f"{one['copy_gb_per_s']:.1f} GB/s"
             )
     for cell, members in report.by_cell(found).items():
         screen.print()

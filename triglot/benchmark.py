@@ -103,7 +103,7 @@ def bench(
 
     def measure(*, again: bool) -> None:
         for where in sorted(moments):
-            on_step(done(), f"measuring what the hardware can do in {where[0]}")
+            on_step(done(), f"roofline in {where[0]}")
             frameworks = roofline.fastest(rooflines[where]) if again else impls.installed()
             measured = roofline.measure(frameworks, *where, settings)
             rooflines[where] = roofline.better(rooflines.get(where), measured)

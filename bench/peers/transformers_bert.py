@@ -44,6 +44,8 @@ def _prepared(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch], atte
         model: Any = BertModel.from_pretrained(
             Path(folder) / "bert", attn_implementation=attention, add_pooling_layer=pooler
         )
+    # Its word embeddings leave out the gradient of one token, the padding; the mask says what is padding here.
+    model.embeddings.word_embeddings.padding_idx = None
     model.to(device, getattr(torch, case.cell.dtype)).eval()
     computed: Any = torch.compile(model) if compiled else model
 

@@ -139,6 +139,8 @@ class Worker:
         return f"ended with exit code {code}"
 
     def _last_words(self) -> str:
+        if self._process.returncode == -signal.SIGKILL:
+            return ""  # who is killed so cannot say why; the last line was about something else
         lines = self._log.read_text(errors="replace").split("\n")
         words = [line.strip() for line in lines if line.strip()]
         if words and "No module named 'triglot'" in words[-1]:

@@ -20,7 +20,7 @@ from triglot.commands.options import (
     SeedOption,
     SetOption,
 )
-from triglot.commands.output import PRINTED, check_apart, check_target, show, write_json
+from triglot.commands.output import PRINTED, check_apart, check_file, check_target, show, shows_tables, write_json
 from triglot.shared.errors import BenchError
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def bench(
     fill: Annotated[
         list[float] | None,
         typer.Option(
-            min=0,
-            max=1,
-            help="Share of the tokens that is real; the first row is whole, whatever it is. Repeatable. Default: 1.",
+            help="Share of the tokens that is real, over 0, up to 1; the first row is whole, whatever it is. "
+            "Repeatable. Default: 1.",
         ),
     ] = None,
     order: Annotated[
@@ -94,12 +93,13 @@ def bench(
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 3,
-    rounds: Annotated[int, typer.Option(min=2, help="Rounds that they are spread over.")] = 48,
+    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds that they are spread over.")] = 48,
     time_limit: Annotated[
         float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take for one answer.")
     ] = 600,
     memory_limit: Annotated[
-        int | None, typer.Option(min=1, metavar="MIB", help="Memory that an arm may take. Default: what there is.")
+        int | None,
+        typer.Option(min=1, max=10**9, metavar="MIB", help="Memory that an arm may take. Default: what there is."),
     ] = None,
     allocator: Annotated[
         Allocator,
@@ -134,8 +134,9 @@ def bench(
     from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import environment, files  # noqa: PLC0415
 
-    for target in (json_file, markdown, html):
-        check_target(target, *model, config, compare)
+    check_target(json_file, *model, config, compare)
+    for target in (markdown, html):
+        check_file(target, *model, config, compare)
     check_apart(json_file, markdown, html)
     if html is not None:
         bench_page.check_page(html)
@@ -204,7 +205,7 @@ def bench(
             file.write("\n".join(parts).encode())
     if html is not None:
         bench_page.write_page(found, html, changes, differences)
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(bench_tables.print_bench, found)
         if changes:
             show(bench_tables.print_changes, changes, differences)

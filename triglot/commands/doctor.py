@@ -1,7 +1,7 @@
 """``triglot doctor``: what is installed, and what is missing."""
 
 from triglot.commands.options import JsonOption, QuietOption
-from triglot.commands.output import check_target, show, write_json
+from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
@@ -12,5 +12,5 @@ def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
     check_target(json_file)
     found = {**environment(), "frameworks": list(api.frameworks())}
     write_json(json_file, found)
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(tables.print_doctor, found)

@@ -1,7 +1,7 @@
 """``triglot inspect``: what a checkpoint holds."""
 
 from triglot.commands.options import ConfigOption, DialectOption, JsonOption, ModelArgument, QuietOption, SetOption
-from triglot.commands.output import check_target, show, write_json
+from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def inspect(
@@ -21,5 +21,5 @@ def inspect(
     found = models.resolve(checkpoint, config=configuration(config, fields), dialect=dialect).checkpoint
     contents = tables.contents(found)
     write_json(json_file, contents)
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(tables.print_contents, contents)

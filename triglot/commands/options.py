@@ -83,7 +83,7 @@ DialectOption = Annotated[
 
 JsonOption = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; -: print it, with --quiet alone."),
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; -: print it, and no table."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]

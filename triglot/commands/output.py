@@ -47,6 +47,18 @@ def check_target(path: Path | None, *sources: str | Path | None) -> None:
             raise OutputError(f"cannot write {path}: it is read as well, and would be lost; choose another file")
 
 
+def check_file(path: Path | None, *sources: str | Path | None) -> None:
+    """The same for what cannot be printed."""
+    if path == PRINTED:
+        raise OutputError("only JSON can be printed (-); name a file")
+    check_target(path, *sources)
+
+
+def shows_tables(json_file: Path | None, *, quiet: bool) -> bool:
+    """Whether standard output is a reader's: nobody asked for quiet, and no JSON stands there."""
+    return not quiet and json_file != PRINTED
+
+
 def write_json(path: Path | None, content: dict[str, Any], *, more: bool = False) -> None:
     """Write ``content`` as JSON, all of it or nothing, if a file was asked for.
 

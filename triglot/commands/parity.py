@@ -19,7 +19,7 @@ from triglot.commands.options import (
     SeedOption,
     SetOption,
 )
-from triglot.commands.output import check_target, show, write_json
+from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def parity(
@@ -83,8 +83,9 @@ def parity(
             progress=progress,
         )
     write_json(json_file, report.to_dict())
-    if not quiet:
+    shown = shows_tables(json_file, quiet=quiet)
+    if shown:
         show(tables.print_parity, report)
-    if report.exit_code == 2 or (quiet and report.exit_code):
+    if report.exit_code == 2 or (not shown and report.exit_code):
         print(f"triglot: {tables.summary(report)}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(report.exit_code)

@@ -1,7 +1,7 @@
 """``triglot recipes``: the configurations that have a name."""
 
 from triglot.commands.options import JsonOption, QuietOption
-from triglot.commands.output import check_target, show, write_json
+from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
@@ -11,5 +11,5 @@ def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
     check_target(json_file)
     configs = api.recipes()
     write_json(json_file, {name: config.to_dict() for name, config in configs.items()})
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(tables.print_recipes, configs)

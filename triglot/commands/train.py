@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from triglot.commands.options import Device, Dtype, Framework, JsonOption, QuietOption
-from triglot.commands.output import check_apart, check_target, show, write_json
+from triglot.commands.output import check_apart, check_target, show, shows_tables, write_json
 from triglot.shared.errors import OutputError
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended, by convention
@@ -128,7 +128,7 @@ def train(
         raise typer.Exit(INTERRUPTED)
     unseen = training.score(trained, name, seed=plan.seed)
     write_json(json_file, training.report(trained, name, unseen))
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(tables.print_training, trained, target, name, unseen)
 
 

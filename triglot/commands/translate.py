@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from triglot.commands.options import Framework, JsonOption, QuietOption
-from triglot.commands.output import check_target, show, write_json
+from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def translate(
@@ -27,6 +27,6 @@ def translate(
     name = framework.value if framework else api.first_framework()
     given, expected = training.translation(checkpoint, name, text)
     write_json(json_file, {"text": text, "translation": given, "expected": expected, "framework": name})
-    if not quiet:
+    if shows_tables(json_file, quiet=quiet):
         show(tables.print_line, given)
         show(tables.print_line, "right" if given == expected else f"wrong: it should be {expected}")
