@@ -151,13 +151,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
             **one["environment"].get("settings", {}),
-            **{f"weights of {name}": one["models"][name]["weights_digest"][:12] for name in both},
+            **{f"weights of {name}": one["models"][name]["weights_digest"] for name in both},
         }
         for one in (old, new)
     ]
     names = sorted(facts[0].keys() | facts[1].keys())
     found = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
-    return [f"{name} was {_told(before)}, is {_told(after)}" for name, before, after in found if before != after]
+    return [
+        f"{name} was {_told(name, before)}, is {_told(name, after)}" for name, before, after in found if before != after
+    ]
 
 
 def row(change: Change) -> list[str]:
@@ -175,5 +177,6 @@ def markdown(found: Sequence[Change], others: Sequence[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _told(value: object) -> str:
-    return "nothing" if value is None else str(value)
+def _told(name: str, value: object) -> str:
+    told = "nothing" if value is None else str(value)
+    return told[:12] if name.startswith("weights of ") else told  # a digest

@@ -72,7 +72,7 @@ def exit_code(report: Mapping[str, Any]) -> int:
     verdicts = [case["parity"]["verdict"] for case in report["cases"] if case["parity"]]
     if "diverged" in verdicts:
         return 1
-    return 0 if any(case["status"] == "ok" for case in report["cases"]) else 2
+    return 0 if any(case["status"] == "ok" and "*" not in case["id"] for case in report["cases"]) else 2
 
 
 def roofline_of(case: Mapping[str, Any], rooflines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -109,8 +109,8 @@ def _ratio(comparison: Comparison) -> dict[str, Any]:
 def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The cases with their ratio to the reference arm of their cell, fastest first in each cell, the failed ones last.
 
-    Arms that were timed a second time, to see the noise, are left out, and so are ratios to another reference, which
-    died before the end.
+    Arms that were timed a second time, to see the noise, are left out, and so are ratios to another reference than that
+    of the others.
     """
     found: list[dict[str, Any]] = []
     cells = list(dict.fromkeys(cell_of(case) for case in report["cases"]))
@@ -207,11 +207,11 @@ def by_cell(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def notes(report: Mapping[str, Any], cell: str) -> str:
     """What has to be known to read the numbers of a cell."""
-    again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
     base = ratio_base(report, cell)
+    again = _again(report, cell)
     parts = [f"Ratios are to {base}; under 1 is faster."] if base else []
     if len({one["b"] for one in report["ratios"] if one["b"].split("/", 1)[1] == cell}) > 1:
-        parts.append("Those to an earlier reference, which did not come through, are in the JSON alone.")
+        parts.append("Those to another reference are in the JSON alone.")
     parts += [
         f"The same arm against itself: {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f})." for one in again
     ]
@@ -244,9 +244,14 @@ def unsteadiness(report: Mapping[str, Any], cell: str) -> float:
 
 def floor_of_cell(report: Mapping[str, Any], cell: str) -> float | None:
     """The noise floor of one cell: what its reference arm differs from itself by, at most; None: not measured."""
-    again = [one for one in report["ratios"] if one.get("again") and one["a"].split("/", 1)[1] == cell]
-    ratios = {one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in again}
+    ratios = {one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in _again(report, cell)}
     return statistics.floor_of(ratios) if ratios else None
+
+
+def _again(report: Mapping[str, Any], cell: str) -> list[Mapping[str, Any]]:
+    """What the reference of a cell differs from itself by, if that was measured."""
+    base = f"{ratio_base(report, cell)}/{cell}"
+    return [one for one in report["ratios"] if one.get("again") and one["b"] == base]
 
 
 def ratio_base(report: Mapping[str, Any], cell: str) -> str | None:

@@ -99,15 +99,20 @@ class Sweep:
             cases: list[Case] = []
             for arm in self._arms:
                 case = Case(arm, cell)
+                twin = Case(arm, cell, copy=1)
                 if self._is_done(case):
                     self._take_over(case)
-                    self._take_over(Case(arm, cell, copy=1))
+                    if self._is_done(twin):
+                        self._take_over(twin)
                     continue
                 if why := self._why_not(arm, cell):
                     self.results.append(Result(case, "skipped", why, digest=digest(case, self._facts)))
                 else:
                     cases.append(case)
             if not cases:
+                for arm in self._arms:  # a twin that failed has nothing to be timed beside
+                    if not self._has(twin := Case(arm, cell, copy=1)):
+                        self._take_over(twin)
                 return
             before = list(self.results)
             with Workers(work, self._settings, self._command, self._step) as workers:
@@ -126,7 +131,7 @@ class Sweep:
         if not self._is_known(case):
             return False
         self.results.append(self._known.results[case.id])
-        self.comparisons += [one for one in self._known.comparisons if one.a == case.id]
+        self.comparisons += [one for one in self._known.comparisons if one.a == case.id and self._stands(one)]
         self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
         return True
 
@@ -134,8 +139,15 @@ class Sweep:
         return any(result.case == case for result in self.results)
 
     def _is_done(self, case: Case) -> bool:
-        """Whether an earlier sweep has it, and it need not be tried again."""
-        return self._is_known(case) and self._known.results[case.id].status != "failed"
+        """Whether an earlier sweep has it, and neither it nor what it was compared with has to be tried again."""
+        compared = [one for one in self._known.comparisons if one.a == case.id]
+        done = self._is_known(case) and self._known.results[case.id].status != "failed"
+        return done and all(self._stands(one) for one in compared)
+
+    def _stands(self, comparison: Comparison) -> bool:
+        """Whether what a case was compared with came through; if it is timed again, that is another process."""
+        base = self._known.results.get(comparison.b)
+        return base is not None and base.status == "ok"
 
     def _is_known(self, case: Case) -> bool:
         known = self._known.results.get(case.id)
@@ -153,20 +165,23 @@ class Sweep:
         while cases:
             while (candidates or cases) and not workers.is_alive(reference):
                 reference = (candidates or cases).pop(0)
+                workers.start(reference)
+            if reference is not None and workers.is_alive(reference) and self._settings.again:
                 twin = Case(reference.arm, reference.cell, copy=1)
-                if workers.start(reference) and self._settings.again and not self._has(twin):
-                    cases.insert(0, twin)
+                cases = [twin, *cases] if not self._has(twin) else cases
             size = beside(workers.memory(reference), self._settings.together, memory.available_mb())
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
-            self._take_turns(reference if workers.is_alive(reference) else None, alive, workers)
-            workers.close(alive)
+            reference = self._take_turns(reference, alive, workers)
+            workers.close(case for case in alive if case != reference)
             yield
 
-    def _take_turns(self, reference: Case | None, others: list[Case], workers: Workers) -> None:
-        cases = [*([reference] if reference is not None else []), *others]
-        if not cases:
-            return
+    def _take_turns(self, reference: Case | None, others: list[Case], workers: Workers) -> Case | None:
+        """Let them take turns; the reference, or what took its place because it died."""
+        reference, others = _standing(reference, others, workers)
+        if reference is None:
+            return None
+        cases = [reference, *others]
         begun = {case: len(workers.result(case).rounds) for case in cases}
         slowest = max((workers.expected(case) for case in cases), default=0.0)
         settings = self._settings
@@ -184,12 +199,18 @@ class Sweep:
                 self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
                     workers.sample(cases[int(place)], settings.seconds / count)
+                reference, others = _standing(reference, others, workers)
         self._spare -= monotonic() - since
-        if reference is None or workers.result(reference).status != "ok":
-            # It died on the way: the rest is compared with the first that did not. A twin of the dead is none.
-            left = [case for case in others if workers.result(case).status == "ok" and not case.copy]
-            reference, others = (left[0], left[1:]) if left else (None, [])
         self.comparisons += _compared(reference, others, workers, begun)
+        return reference
+
+
+def _standing(reference: Case | None, others: list[Case], workers: Workers) -> tuple[Case | None, list[Case]]:
+    """The reference and the others; where it died, the first of them takes its place, but not its twin."""
+    if workers.is_alive(reference):
+        return reference, others
+    alive = [case for case in others if workers.is_alive(case) and not case.copy]
+    return (alive[0], alive[1:]) if alive else (None, [])
 
 
 def _compared(

@@ -25,6 +25,15 @@ AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, a
 LONG = 1.0  # seconds of a call; what the first one of a turn takes more was at most 0.025
 
 
+def _compiling_into(folder: Path) -> dict[str, str]:
+    """What another arm or sweep has compiled would shorten the cold start, of PyTorch's from 25 to 9 s."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+
+
 class Workers:
     """The workers that are alive, and the results of all that were."""
 
@@ -110,10 +119,7 @@ class Workers:
             folder / f"{name}.log",
             case.cell.threads,
             self._settings.time_limit,
-            ALLOCATORS[self._settings.allocator]
-            | SHARED_DEVICE
-            # What another arm or sweep has compiled would shorten the cold start, of PyTorch's from 25 to 9 s.
-            | {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"{name}-compiled")},
+            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | _compiling_into(folder / f"{name}-compiled"),
         )
         self._alive[case] = worker
         request = {

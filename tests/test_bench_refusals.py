@@ -86,6 +86,7 @@ def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command, mo
         (("--threads", "10000"), "--threads 10000 is over the"),
         (("--seconds", "inf"), "Invalid value for '--seconds'"),
         (("--fill", "nan"), "fill nan is no share; expected more than 0, up to 1"),
+        (("--fill", "1", "--fill", "nan"), "fill nan is no share; expected more than 0, up to 1"),
         (("--fill", "2"), "fill 2 is no share; expected more than 0, up to 1"),
         (("--rounds", "1000000000"), "Invalid value for '--rounds'"),
         (("--memory-limit", "99999999999999999999"), "Invalid value for '--memory-limit'"),

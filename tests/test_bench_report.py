@@ -192,6 +192,13 @@ def test_a_slowdown_is_found_and_noise_is_not(swept, workplace, command, monkeyp
         assert "also, weights of bert-base-tiny was another, is d" in out
         found = comparison.changes(then, now)
         assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
+    assert command("bench", "bert-base-tiny", *SAME, "--compare", "then.json", "--quiet") == (0, "", "")
+    slow = {**then, "cases": [{**case, "samples_ms": [ms / 9 for ms in case["samples_ms"]]} for case in then["cases"]]}
+    for case in slow["cases"]:
+        case["latency_ms"] = {"p50": float(np.median(case["samples_ms"]))}
+    Path("slow.json").write_text(json.dumps(slow))
+    code, out, err = command("bench", "bert-base-tiny", *SAME, "--compare", "slow.json", "--quiet")
+    assert (code, out, err.count("slower: triglot-"), err.count("\n")) == (1, "", 2, 1)
     # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
     known = MODELS["bert-base-tiny"]
     gone = next(case for case in now["cases"] if case["arm"] == "triglot-paddle-eager")

@@ -10,9 +10,11 @@ import pytest
 
 from triglot import bench_page, benchmark
 from triglot.bench import comparison, report, roofline
+from triglot.bench import sweep as sweep_module
 from triglot.bench.cases import Case, Cell
 from triglot.bench.outcomes import Comparison, Result
 from triglot.bench.statistics import Ratio
+from triglot.bench.sweep import Sweep
 from triglot.bench.workers import Workers
 from triglot.shared.environment import cores
 from triglot.shared.recipes import recipe
@@ -38,26 +40,54 @@ def written():
 @pytest.mark.parametrize("others", [["triglot-paddle-eager"], ["triglot-paddle-eager", "triglot-jax-jit"]])
 def test_a_reference_that_died_is_timed_beside_the_others(others, workplace, command, monkeypatch):
     """They are compared with each other, and where there is one alone, that becomes the reference."""
-    sample = Workers.sample
-
-    def dies(self, case, seconds):
-        if case.arm == "triglot-torch-eager" and case in self._alive:
-            os.kill(self._alive[case]._process.pid, signal.SIGSEGV)
-        sample(self, case, seconds)
-
     chosen = [part for name in ["triglot-torch-eager", *others] for part in ("--arm", name)]
     with monkeypatch.context() as patched:
-        patched.setattr(Workers, "sample", dies)
+        dies_in_its_turn(patched, "triglot-torch-eager")
         assert command(*ASKED, *chosen) == (0, "", "")
     first = written()
-    assert [one["status"] for one in first["cases"]].count("failed") == 2, "it and its twin"
-    compared = [(one["a"].split("/")[0], one["b"].split("/")[0]) for one in first["ratios"]]
-    assert compared == [(name, others[0]) for name in others[1:]]
+    assert [one["status"] for one in first["cases"]].count("failed") == 1
+    assert ratios() == dict.fromkeys(others[1:], others[0])
     assert command(*ASKED, *chosen, "--resume") == (0, "", "")
     rows = {row["arm"]: row for row in report.rows(written())}
     assert rows[others[0]]["is_reference"]
     assert all(row["ratio"] for name, row in rows.items() if name != others[0])
     assert [one["a"].split("/")[0] for one in written()["ratios"] if one.get("again")] == [f"{others[0]}*"]
+
+
+def dies_in_its_turn(monkeypatch, arm, *, groups=1):
+    """Have the first worker of an arm die when it is its turn, in the last of so many groups."""
+    sample, take_turns, begun = Workers.sample, Sweep._take_turns, []
+
+    def dies(self, case, seconds):
+        if case.arm == arm and not case.copy and len(begun) == groups and case in self._alive:
+            os.kill(self._alive[case]._process.pid, signal.SIGSEGV)
+        sample(self, case, seconds)
+
+    monkeypatch.setattr(Workers, "sample", dies)
+    monkeypatch.setattr(Sweep, "_take_turns", lambda self, *given: (begun.append(1), take_turns(self, *given))[1])
+
+
+def ratios():
+    return {one["a"].split("/")[0]: one["b"].split("/")[0] for one in written()["ratios"]}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_what_takes_the_place_of_a_reference_stays(groups, workplace, command, monkeypatch):
+    """It died in the first group of three, or in the second: all that comes later is compared with one other."""
+    names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "paddle-compiled", "jax-eager", "jax-jit")]
+    chosen = [part for name in names for part in ("--arm", name)]
+    with monkeypatch.context() as patched:
+        dies_in_its_turn(patched, names[0], groups=groups)
+        patched.setattr(sweep_module, "beside", lambda *_: 2)
+        assert command(*ASKED, *chosen) == (0, "", "")
+    earlier = {f"{names[0]}*": names[0], names[1]: names[0]} if groups == 2 else {}
+    later = names[3:] if groups == 2 else names[2:]
+    base = names[2] if groups == 2 else names[1]
+    assert ratios() == {**earlier, **dict.fromkeys(later, base), f"{base}*": base}
+    # What was compared with the dead is timed again, as it is: its process was another.
+    assert command(*ASKED, *chosen, "--resume") == (0, "", "")
+    rows = {row["arm"]: row for row in report.rows(written())}
+    assert [name for name, row in rows.items() if not row["ratio"]] == [base]
 
 
 def test_sentences_are_gone_on_with(workplace, command):
@@ -85,7 +115,8 @@ def test_what_failed_is_kept_unless_it_is_asked_for_again(workplace, command):
     assert verdicts == {"triglot-torch-eager": "ok", "transformers-eager": "failed", "triglot-paddle-eager": "ok"}
     Path("old.json").write_bytes(Path("bench.json").read_bytes())
     code, _, err = command(*ASKED, *wrong, "--resume", "--compare", "old.json")
-    assert (code, err) == (1, "")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("triglot: diverged: transformers-eager/")
     assert [case["arm"] for case in written()["cases"]].count("transformers-eager") == 1
 
 
@@ -157,7 +188,5 @@ def test_ratios_to_a_reference_that_died_are_not_mixed_with_others():
     assert [row["arm"] for row in report.rows(found)] == ["torch-nn", "paddle-nn", "triglot-paddle-eager", arms[0]]
     assert [report.cells(row)[6] for row in report.rows(found)] == ["", "0.50 (0.40 to 0.60)", "1", ""]
     notes = report.notes(found, CELL.id)
-    assert notes.startswith(
-        "Ratios are to triglot-paddle-eager; under 1 is faster. Those to an earlier reference, which"
-    )
+    assert notes.startswith("Ratios are to triglot-paddle-eager; under 1 is faster. Those to another reference are")
     assert "torch-nn" in bench_page.page(json.loads(json.dumps(found)))

@@ -141,12 +141,14 @@ def test_every_worker_compiles_from_nothing(swept, monkeypatch):
 
     def started(self, *arguments):
         caches.append(Path(arguments[4]["TORCHINDUCTOR_CACHE_DIR"]))
+        assert Path(arguments[4]["TRITON_CACHE_DIR"]).parent == caches[-1].parent
+        assert arguments[4]["JAX_ENABLE_COMPILATION_CACHE"] == "false"
         start(self, *arguments)
 
     monkeypatch.setattr(Worker, "__init__", started)
     swept(["triglot-torch-eager", "triglot-paddle-eager"])
     assert len(caches) == len(set(caches)) == 3
-    assert not any(cache.parent.exists() for cache in caches), "they go when the sweep has gone"
+    assert not any(cache.parents[1].exists() for cache in caches), "they go when the sweep has gone"
 
 
 def test_a_slow_arm_has_fewer_rounds():
@@ -194,6 +196,14 @@ worker.main()
         check=True,
     )
     assert json.loads(found.stdout.splitlines()[-1])["freed"] > 200 * 2**20
+
+
+def test_what_was_taken_to_judge_goes_back(swept, monkeypatch):
+    """Of every arm, those that are wrong too, before the next one is built."""
+    given_back = []
+    monkeypatch.setattr(workers.memory, "give_back", lambda: given_back.append(1))
+    swept(["triglot-torch-eager", "triglot-paddle-eager", "transformers-sdpa"])
+    assert len(given_back) == 1 + 4, "once for what is right, once for each arm, the reference's twin included"
 
 
 def test_free_memory_goes_back_to_the_system_before_workers_start():

@@ -21,7 +21,10 @@ from triglot.shared.parity import pools
 
 # Each stands in for the worker of one framework: the real worker, after something happened to it.
 MISHAPS = {
-    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "killed": (
+        "import os, signal, sys; print('a warning about something else', file=sys.stderr, flush=True); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    ),
     "segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "exit": "import sys; print('the disk is on fire', file=sys.stderr); sys.exit(3)",
     "hang": "import time; time.sleep(600)",

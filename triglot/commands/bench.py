@@ -142,14 +142,10 @@ def bench(
         bench_page.check_page(html)
     if resume and json_file in (None, PRINTED):
         raise BenchError("--resume completes the file of --json; name a file")
-    if memory_limit is not None and sys.platform != "linux":
-        raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")
-    if threads is not None and threads > environment.cores():
-        raise BenchError(f"--threads {threads} is over the {environment.cores()} processors there are; ask for no more")
+    _check_limits(memory_limit, threads)
+    _check_fills(fill or [], order or [])
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
     old = comparison.read(compare) if compare is not None else None
-    if fill and order and Order.padded not in order:
-        raise BenchError("--fill is for --order padded: sentences are as long as they are; leave it out")
     dialect = source_dialect.value if source_dialect else None
     sources = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
     names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
@@ -205,11 +201,28 @@ def bench(
             file.write("\n".join(parts).encode())
     if html is not None:
         bench_page.write_page(found, html, changes, differences)
-    if shows_tables(json_file, quiet=quiet):
+    shown = shows_tables(json_file, quiet=quiet)
+    if shown:
         show(bench_tables.print_bench, found)
         if changes:
             show(bench_tables.print_changes, changes, differences)
-    raise typer.Exit(_code(report.exit_code(found), found, changes))
+    raise typer.Exit(_code(report.exit_code(found), found, changes, shown=shown))
+
+
+def _check_limits(memory_limit: int | None, threads: int | None) -> None:
+    from triglot.shared.environment import cores  # noqa: PLC0415
+
+    if memory_limit is not None and sys.platform != "linux":
+        raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")
+    if threads is not None and threads > cores():
+        raise BenchError(f"--threads {threads} is over the {cores()} processors there are; ask for no more")
+
+
+def _check_fills(fills: Sequence[float], orders: Sequence[Order]) -> None:
+    if fills and orders and Order.padded not in orders:
+        raise BenchError("--fill is for --order padded: sentences are as long as they are; leave it out")
+    if wrong := [share for share in fills if not 0 < share <= 1]:
+        raise BenchError(f"fill {wrong[0]:g} is no share; expected more than 0, up to 1")
 
 
 class Kept:
@@ -231,12 +244,18 @@ class Kept:
             sys.stderr.write(f"triglot: {self.file} has what was timed; go on with --resume\n")
 
 
-def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]") -> int:
-    """The exit code, where ``code`` is that of the report alone; says why nothing was timed."""
+def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]", *, shown: bool) -> int:
+    """The exit code, where ``code`` is that of the report alone; says why it is not 0, if no table does."""
     if code == 2:
         reasons: dict[str, list[str]] = {}
         for case in found["cases"]:
             reasons.setdefault(case["failure"], []).append(case["arm"])
         told = "; ".join(f"{', '.join(dict.fromkeys(arms))}: {reason}" for reason, arms in reasons.items())
         sys.stderr.write(f"triglot: nothing was timed; {told}\n")
-    return max(code, int(any(change.verdict in ("slower", "gone") for change in changes)))
+    judged = [case for case in found["cases"] if case["parity"]]
+    wrong = {case["id"]: "diverged" for case in judged if case["parity"]["verdict"] == "diverged"}
+    wrong |= {change.id: change.verdict for change in changes if change.verdict in ("slower", "gone")}
+    code = max(code, int(any(change.id in wrong for change in changes)))
+    if code == 1 and not shown:
+        sys.stderr.write(f"triglot: {'; '.join(f'{verdict}: {name}' for name, verdict in wrong.items())}\n")
+    return code
