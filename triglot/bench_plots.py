@@ -55,7 +55,7 @@ def latencies(cases: Cases) -> str:
         found = case["latency_ms"]
         axes.barh(place, found["p50"], color=colour(case), height=0.6)
         axes.plot([found["p50"], found["p90"]], [place, place], color="black", linewidth=1)
-        _beside(axes, found["p90"], place, f"{found['p50']:.3g} (90 %: {found['p90']:.3g})")
+        _beside(axes, found["p90"], place, f"{_digits(found['p50'])} (90 %: {_digits(found['p90'])})")
     axes.set_xlim(0, 1.3 * max(case["latency_ms"]["p90"] for case in cases))
     return _svg(figure, "Latency of each arm")
 
@@ -191,6 +191,11 @@ def _open(axes: Axes) -> None:
     axes.grid(visible=True, alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _beside(axes: Axes, x: float, y: float, text: str) -> None:
