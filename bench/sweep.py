@@ -61,6 +61,7 @@ class Sweep:
         self._facts = dict(facts or {})
         self._generator = np.random.default_rng(settings.seed)
         self._spare = SPARE
+        self._asked: Container[str] = ()
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
         self.environments: dict[str, Any] = {}
@@ -72,6 +73,7 @@ class Sweep:
         Raises:
             BenchError: it was measured with other code, weights or packages, and would be lost.
         """
+        self._asked = asked
         for name, known in self._known.results.items():
             if name not in asked and not self._take_over(known.case):
                 raise BenchError(
@@ -131,7 +133,8 @@ class Sweep:
         if not self._is_known(case):
             return False
         self.results.append(self._known.results[case.id])
-        self.comparisons += [one for one in self._known.comparisons if one.a == case.id and self._stands(one)]
+        compared = [one for one in self._known.comparisons if one.a == case.id]
+        self.comparisons += [one for one in compared if self._stands(one) or one.b not in self._asked]
         self.others.setdefault(case.cell.id, self._known.others.get(case.cell.id))
         return True
 

@@ -84,6 +84,9 @@ def test_what_takes_the_place_of_a_reference_stays(groups, workplace, command, m
     later = names[3:] if groups == 2 else names[2:]
     base = names[2] if groups == 2 else names[1]
     assert ratios() == {**earlier, **dict.fromkeys(later, base), f"{base}*": base}
+    before = ratios()
+    assert command(*ASKED, "--arm", base, "--resume") == (0, "", "")
+    assert ratios() == before, "what is not asked for keeps its ratios"
     # What was compared with the dead is timed again, as it is: its process was another.
     assert command(*ASKED, *chosen, "--resume") == (0, "", "")
     rows = {row["arm"]: row for row in report.rows(written())}
