@@ -271,3 +271,19 @@ print(wrong)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "0\n"
+
+
+def test_an_eager_model_of_pytorch_does_without_its_compiler():
+    """To import it takes 1.4 s, and drawing the numbers of an embedding that is but a shape does."""
+    code = """
+import sys
+import triglot
+from triglot.shared.initializers import initialize
+from triglot.shared.recipes import recipe
+config = recipe("minilm-tiny")
+model = triglot.build("torch", triglot.Checkpoint(config, initialize(config)))
+model.encode([[1, 2, 3]])
+print("torch" in sys.modules, "torch._dynamo" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "True False\n"

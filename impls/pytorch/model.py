@@ -39,7 +39,8 @@ class Model:
         self.device = device
         self.dtype_name = dtype
         self.dtype = DTYPES[dtype]
-        with torch.device("meta"):  # allocate nothing: the checkpoint brings the memory
+        # Allocate and compute nothing: the checkpoint brings the memory.
+        with torch.device("meta"), weights.WithoutNoise():
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
         self.transformer.eval()

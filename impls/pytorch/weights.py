@@ -3,17 +3,32 @@
 The attribute paths are the canonical names. Only the layout differs: ``nn.Linear`` stores (out, in).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ...shared import schema
 from ...shared.checkpoint import Checkpoint
 from ...shared.config import ModelConfig
 from ...shared.dtypes import BFLOAT16
 from .transformer import Transformer
+
+
+class WithoutNoise(TorchFunctionMode):
+    """Inside, ``nn.Embedding`` draws no numbers.
+
+    Nobody reads them, and where parameters are but shapes, drawing them imports PyTorch's compiler: 1.4 s.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: torch.dtype) -> None:
