@@ -82,7 +82,9 @@ class Prepared:
         device = jax.devices(case.cell.device)[0]
         self.config, self.workload = checkpoint.config, case.cell.workload
         positions = len(checkpoint.tensors["embeddings.position.weight"])
-        model = Encoder(checkpoint.config, positions, getattr(jnp, case.cell.dtype), nnx.Rngs(0))
+        dtype = getattr(jnp, case.cell.dtype)
+        # Shapes only: to compile what draws the first numbers takes two seconds.
+        model = nnx.eval_shape(lambda: Encoder(checkpoint.config, positions, dtype, nnx.Rngs(0)))
         _load(model, checkpoint)
         graph, parameters = nnx.split(model)
         self.parameters = jax.device_put(parameters, device)
