@@ -77,6 +77,10 @@ class Arm:
             return "has bfloat16 in its inference engine alone, which does not generate"
         return None
 
+    def compiles_in_cpp(self, device: str) -> bool:
+        """Whether PyTorch's compiler makes C++ of it."""
+        return (self.framework, device) == ("torch", "cpu") and self.mode != "eager"
+
     def _why_not_train(self, config: ModelConfig, dtype: str) -> str | None:
         if config.kind == "attention":
             return "attention alone has no loss"

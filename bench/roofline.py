@@ -23,8 +23,8 @@ from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 # the time that it takes to ask for it.
 SIZES = {"cpu": 2048, "cuda": 8192}
 COPIED = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}  # numbers that are copied: more than any cache holds
-SECONDS = 0.7
-FEWEST = 3
+SECONDS = 0.4
+FEWEST = 2
 
 
 def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> dict[str, Any]:

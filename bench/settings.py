@@ -27,11 +27,11 @@ class Settings:
     ``memory_limit_mb``: mebibytes that each worker may write to; None: no limit.
     """
 
-    seconds: float = 3.0
+    seconds: float = 1.5
     rounds: int = 48
-    warm_up: float = 4.0
+    warm_up: float = 2.0
     pause: float = 0.02
-    together: int = 4
+    together: int = 5
     time_limit: float = 600.0
     seed: int = 0
     again: bool = True

@@ -105,11 +105,11 @@ def _around(middle: float, spread: Array) -> Ratio:
     return Ratio(*(float(np.exp(value)) for value in (middle, *bounds)))
 
 
-def is_steady(samples: Sequence[float], window: int = 5, share: float = 0.05) -> bool:
-    """Whether the medians of the last two windows differ by less than ``share``: warm-up is over."""
-    if len(samples) < 2 * window:
+def is_steady(windows: Sequence[Sequence[float]], share: float = 0.05) -> bool:
+    """Whether the medians of the last two windows of samples differ by less than ``share``: warm-up is over."""
+    if len(windows) < 2:
         return False
-    before, after = np.median(samples[-2 * window : -window]), np.median(samples[-window:])
+    before, after = np.median(windows[-2]), np.median(windows[-1])
     return bool(abs(after - before) < share * before)
 
 

@@ -21,20 +21,22 @@ from .arms import ARMS
 from .cases import Case, Cell, digest
 from .outcomes import Comparison, Known, Result
 from .settings import Settings
+from .toolchain import Toolchain
 from .work import Work
 from .workers import Step, Workers
 
 FEWEST_ROUNDS = 6
 # Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
 # that may take in a cell, or a default sweep would take more than its five minutes.
-LONGEST, SPARE = 3, 8.0
+LONGEST, SPARE = 3, 6.0
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 
 class Sweep:
     """The results of the cells so far, in ``results`` and ``comparisons``; ``on_step`` is told of each step.
 
-    ``tokenizer`` belongs to the model, if it has one. ``command`` starts a worker.
+    ``tokenizer`` belongs to the model, if it has one. ``command`` starts a worker. ``compiler``: what PyTorch's
+    knows of the machine beforehand; None: nothing.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Sweep:
         on_results: Callable[[], None] = lambda: None,
         known: Known | None = None,
         facts: Mapping[str, Any] | None = None,
+        compiler: Toolchain | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._arms = arms
@@ -59,6 +62,7 @@ class Sweep:
         self._on_results = on_results
         self._known = known or Known()
         self._facts = dict(facts or {})
+        self._compiler = compiler
         self._generator = np.random.default_rng(settings.seed)
         self._spare = SPARE
         self._asked: Container[str] = ()
@@ -117,7 +121,7 @@ class Sweep:
                         self._take_over(twin)
                 return
             before = list(self.results)
-            with Workers(work, self._settings, self._command, self._step) as workers:
+            with Workers(work, self._settings, self._command, self._step, self._compiler) as workers:
                 for _ in self._groups(cases, self._earlier_reference(cell), workers):
                     # After each group, so that whoever stops the sweep keeps what there is.
                     self.others[cell.id] = workers.others()
@@ -185,26 +189,30 @@ class Sweep:
         if reference is None:
             return None
         cases = [reference, *others]
-        begun = {case: len(workers.result(case).rounds) for case in cases}
-        slowest = max((workers.expected(case) for case in cases), default=0.0)
         settings = self._settings
-        count = rounds_for(slowest, settings)
+        count = rounds_for(workers.expected(reference), settings)
+        wanted = {case: min(count, rounds_for(workers.expected(case), settings)) for case in cases}
+        turns: dict[Case, list[int]] = {case: [] for case in cases}  # the rounds in which each took part
         since = monotonic()
         with workers.watching():
             for number in range(LONGEST * count):
                 if number == count:
                     since = monotonic()
                 if number >= count and (number - count) % max(1, count // 4) == 0:
-                    found = _compared(reference, others, workers, begun)
+                    found = _compared(reference, others, workers, turns)
                     if monotonic() - since >= self._spare or all(one.ratio.is_precise for one in found):
                         break  # or where there is nothing to compare
                 told = f"{count}" if number < count else f"{LONGEST * count} at most, on an unsteady machine"
                 self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
-                    workers.sample(cases[int(place)], settings.seconds / count)
+                    case = cases[int(place)]
+                    if takes_part(number, wanted[case], count) and workers.sample(
+                        case, settings.seconds / wanted[case]
+                    ):
+                        turns[case].append(number)
                 reference, others = _standing(reference, others, workers)
         self._spare -= monotonic() - since
-        self.comparisons += _compared(reference, others, workers, begun)
+        self.comparisons += _compared(reference, others, workers, turns)
         return reference
 
 
@@ -217,28 +225,41 @@ def _standing(reference: Case | None, others: list[Case], workers: Workers) -> t
 
 
 def _compared(
-    reference: Case | None, others: Sequence[Case], workers: Workers, begun: Mapping[Case, int]
+    reference: Case | None, others: Sequence[Case], workers: Workers, turns: Mapping[Case, Sequence[int]]
 ) -> list[Comparison]:
-    """The ratios of those that came through; ``begun``: how many rounds each had before these."""
+    """The ratios of those that came through, from the rounds in which both took part."""
     if reference is None or workers.result(reference).status != "ok":
         return []
-    ours = workers.result(reference).rounds[begun[reference] :]
-    found = {case: workers.result(case) for case in others}
-    return [
-        Comparison(case.id, reference.id, statistics.ratio(one.rounds, ours))
-        for case, one in found.items()
-        if one.status == "ok" and len(one.rounds) == len(ours)
-    ]
+    ours = _by_number(reference, workers, turns)
+    found: list[Comparison] = []
+    for case in others:
+        theirs = _by_number(case, workers, turns)
+        both = [number for number in theirs if number in ours]
+        if workers.result(case).status == "ok" and both:
+            ratio = statistics.ratio([theirs[number] for number in both], [ours[number] for number in both])
+            found.append(Comparison(case.id, reference.id, ratio))
+    return found
 
 
-def rounds_for(slowest: float, settings: Settings) -> int:
-    """How many rounds, where the slowest arm takes so many seconds for a call.
+def _by_number(case: Case, workers: Workers, turns: Mapping[Case, Sequence[int]]) -> dict[int, list[float]]:
+    """The samples of the last rounds of a case, by the numbers of those rounds."""
+    rounds = workers.result(case).rounds
+    return dict(zip(turns[case], rounds[len(rounds) - len(turns[case]) :], strict=True))
 
-    Fewer where one call in each, and one that does not count, would take over twice the time that was asked for.
+
+def rounds_for(call: float, settings: Settings) -> int:
+    """In how many rounds a case takes part, of which a call takes so many seconds.
+
+    Fewer where one call in each would take more than the time that was asked for.
     """
-    if slowest * settings.rounds <= settings.seconds:
+    if call * settings.rounds <= settings.seconds:
         return settings.rounds
-    return min(settings.rounds, max(FEWEST_ROUNDS, ceil(settings.seconds / slowest)))
+    return min(settings.rounds, max(FEWEST_ROUNDS, ceil(settings.seconds / call)))
+
+
+def takes_part(number: int, wanted: int, count: int) -> bool:
+    """Whether a case has a turn in a round, if it is to have ``wanted`` of ``count``, evenly spread."""
+    return (number + 1) * wanted // count > number * wanted // count
 
 
 def beside(reference_mb: float, most: int, available_mb: float = float("inf")) -> int:

@@ -11,24 +11,25 @@ import numpy as np
 from ..shared import npz
 from ..shared.errors import FrameworkError
 from ..shared.parity.workers import Worker, WorkerError
-from . import machine, memory, statistics
+from . import machine, memory, statistics, toolchain
 from .arms import ARMS
 from .cases import Case
 from .generation_expectations import GENERATED
 from .outcomes import Result
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
+from .toolchain import Toolchain
 from .work import AnyExpectation, Work
 
 Step = Callable[[str], None]
 
 AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, about, one at least
-LONG = 1.0  # seconds of a call; what the first one of a turn takes more was at most 0.025
+LONG = 0.5  # seconds of a call; of one of 0.7 to 1 s, the first of a turn took 0.01 more, give or take 0.01
 
 
 def _compiling_into(folder: Path) -> dict[str, str]:
-    """What another arm or sweep has compiled would shorten the cold start, of PyTorch's from 25 to 9 s."""
+    """What another arm or sweep has compiled would shorten the cold start."""
     return {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
+        toolchain.CACHE: str(folder / "torch"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
@@ -37,11 +38,14 @@ def _compiling_into(folder: Path) -> dict[str, str]:
 class Workers:
     """The workers that are alive, and the results of all that were."""
 
-    def __init__(self, work: Work, settings: Settings, command: Sequence[str], step: Step) -> None:
+    def __init__(
+        self, work: Work, settings: Settings, command: Sequence[str], step: Step, compiler: Toolchain | None = None
+    ) -> None:
         self._work = work
         self._settings = settings
         self._command = command
         self._step = step
+        self._compiler = compiler
         self._alive: dict[Case, Worker] = {}
         self._results: dict[Case, Result] = {}
         self._expected: dict[Case, float] = {}
@@ -113,13 +117,17 @@ class Workers:
         except FrameworkError as error:
             result.status, result.failure = "failed", str(error)
             return False
+        cache = _compiling_into(folder / f"{name}-compiled")
+        if self._compiler is not None and ARMS[case.arm].compiles_in_cpp(case.cell.device):
+            self._step("preparing PyTorch's compiler")
+            self._compiler.copy_to(Path(cache[toolchain.CACHE]))
         self._step(f"building {case.arm}")
         worker = Worker(
             self._command,
             folder / f"{name}.log",
             case.cell.threads,
             self._settings.time_limit,
-            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | _compiling_into(folder / f"{name}-compiled"),
+            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | cache,
         )
         self._alive[case] = worker
         request = {
@@ -162,34 +170,36 @@ class Workers:
 
     def _warm_up(self, case: Case) -> bool:
         self._step(f"warming up {case.arm}")
-        samples: list[float] = []
+        windows: list[list[float]] = []
         end = monotonic() + self._settings.warm_up
-        while not statistics.is_steady(samples) and (monotonic() < end or len(samples) < 2):
+        while not statistics.is_steady(windows) and (monotonic() < end or not windows):
             answer = self._ask(case, {"seconds": 0.1, "least": 1})
             if answer is None:
                 return False
-            samples += answer["samples_ms"]
-        self._results[case].facts["warm_up_calls"] = len(samples)
-        self._expected[case] = float(np.median(samples[-5:])) / 1000
+            windows.append(answer["samples_ms"])
+        self._results[case].facts["warm_up_calls"] = sum(map(len, windows))
+        self._expected[case] = float(np.median(windows[-1])) / 1000
         return True
 
-    def sample(self, case: Case, seconds: float) -> None:
-        """One round of a case that is alive; a case that is not is left out.
+    def sample(self, case: Case, seconds: float) -> bool:
+        """One round of a case; whether there was one: not of a case that is not alive, or dies.
 
         Its first call does not count: after the others' turns it finds cold caches and processors that have slept. Of a
         long call that is too little to take twice the time for.
         """
         if case not in self._alive:
-            return
+            return False
         sleep(self._settings.pause)
         if self.expected(case) < LONG and self._ask(case, {"seconds": AWAKE, "least": 1}) is None:
-            return
+            return False
         answer = self._ask(case, {"seconds": seconds, "least": 1})
-        if answer is not None:
-            self._results[case].rounds.append(answer["samples_ms"])
-            self._results[case].device += answer["device_ms"]
-            used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
-            self._results[case].facts["processors_used"] = used
+        if answer is None:
+            return False
+        self._results[case].rounds.append(answer["samples_ms"])
+        self._results[case].device += answer["device_ms"]
+        used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
+        self._results[case].facts["processors_used"] = used
+        return True
 
     def close(self, cases: Iterable[Case]) -> None:
         """End the processes of these cases."""

@@ -14,6 +14,7 @@ from triglot.bench.cases import Case, Cell
 from triglot.bench.outcomes import Known
 from triglot.bench.settings import Settings
 from triglot.bench.sweep import Sweep
+from triglot.bench.toolchain import Toolchain
 from triglot.bench.work import check_cells
 from triglot.models import Source
 from triglot.shared.environment import environment
@@ -55,6 +56,7 @@ def bench(
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
     known = report.known(earlier) if earlier is not None else Known()
     facts = {"code": code(), "environment": environment(), "settings": settings.measured_with()}
+    compiler = Toolchain(settings.time_limit)
     sweeps = {
         name: Sweep(
             source.checkpoint,
@@ -66,6 +68,7 @@ def bench(
             on_results=lambda: on_results(found()),
             known=known.of(name),
             facts={**facts, "weights": source.checkpoint.digest},
+            compiler=compiler,
         )
         for name, source in by_name.items()
     }
@@ -111,8 +114,9 @@ def bench(
     measure(again=False)
     for where in sorted(moments):
         check_device(where[1], rooflines[where])
-    for cell in cells:
-        sweeps[cell.model].run(cell)
+    with compiler:
+        for cell in cells:
+            sweeps[cell.model].run(cell)
     measure(again=True)
     return found()
 

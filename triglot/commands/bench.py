@@ -92,7 +92,7 @@ def bench(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 1.5,
     rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds that they are spread over.")] = 48,
     time_limit: Annotated[
         float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take for one answer.")

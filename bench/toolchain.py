@@ -1,0 +1,58 @@
+"""What PyTorch's compiler finds out once on a machine: which instructions it has, and its own headers, compiled.
+
+That belongs to the installation, as Python's bytecode does, and is no part of the cold start of a model. Otherwise the
+first arm that compiles would pay for it, or each of them, 9 seconds of 25. The program that is compiled for it,
+``python -m triglot.bench.toolchain``, has nothing in common with a model.
+"""
+
+import importlib
+import operator
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..shared.environment import cores, thread_settings
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+class Toolchain:
+    """Finds it out when it is first asked for; with the end of its context it is gone."""
+
+    def __init__(self, time_limit: float) -> None:
+        self._time_limit = time_limit
+        self._found: TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> "Toolchain":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._found is not None:
+            self._found.cleanup()
+            self._found = None
+
+    def copy_to(self, folder: Path) -> None:
+        """Put what was found out where a worker's compiler looks for it."""
+        if self._found is None:
+            self._found = TemporaryDirectory(prefix="triglot-")
+            command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
+            surroundings = {**os.environ, **thread_settings(cores()), CACHE: self._found.name}
+            # Whatever goes wrong will go wrong in the arm as well, which says so.
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(command, check=False, capture_output=True, env=surroundings, timeout=self._time_limit)
+        shutil.copytree(self._found.name, folder)
+
+
+def main() -> None:
+    """Compile the least program there is."""
+    torch: Any = importlib.import_module("torch")
+    torch.compile(operator.neg)(torch.ones(8))
+
+
+if __name__ == "__main__":
+    main()
