@@ -18,7 +18,15 @@ from typing import Any
 
 from ..shared.environment import cores, thread_settings
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+def compiling_into(folder: Path) -> dict[str, str]:
+    """The settings by which what is compiled goes into ``folder``; to find another arm's would shorten a cold start."""
+    return {
+        "TMPDIR": str(folder),  # where PyTorch has its headers, whatever it is told
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
 
 
 class Toolchain:
@@ -37,15 +45,16 @@ class Toolchain:
             self._found = None
 
     def copy_to(self, folder: Path) -> None:
-        """Put what was found out where a worker's compiler looks for it."""
+        """Put what was found out into the folder of a worker, which is empty."""
         if self._found is None:
             self._found = TemporaryDirectory(prefix="triglot-")
             command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
-            surroundings = {**os.environ, **thread_settings(cores()), CACHE: self._found.name}
+            surroundings = {**os.environ, **thread_settings(cores()), **compiling_into(Path(self._found.name))}
             # Whatever goes wrong will go wrong in the arm as well, which says so.
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, check=False, capture_output=True, env=surroundings, timeout=self._time_limit)
-        shutil.copytree(self._found.name, folder)
+        # The headers are 150 MB: the same file under another name will do.
+        shutil.copytree(self._found.name, folder, copy_function=os.link, dirs_exist_ok=True)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from time import monotonic, process_time, sleep
 from typing import Any
 
@@ -11,28 +12,19 @@ import numpy as np
 from ..shared import npz
 from ..shared.errors import FrameworkError
 from ..shared.parity.workers import Worker, WorkerError
-from . import machine, memory, statistics, toolchain
+from . import machine, memory, statistics
 from .arms import ARMS
 from .cases import Case
 from .generation_expectations import GENERATED
 from .outcomes import Result
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
-from .toolchain import Toolchain
+from .toolchain import Toolchain, compiling_into
 from .work import AnyExpectation, Work
 
 Step = Callable[[str], None]
 
 AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, about, one at least
 LONG = 0.5  # seconds of a call; of one of 0.7 to 1 s, the first of a turn took 0.01 more, give or take 0.01
-
-
-def _compiling_into(folder: Path) -> dict[str, str]:
-    """What another arm or sweep has compiled would shorten the cold start."""
-    return {
-        toolchain.CACHE: str(folder / "torch"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-    }
 
 
 class Workers:
@@ -117,17 +109,17 @@ class Workers:
         except FrameworkError as error:
             result.status, result.failure = "failed", str(error)
             return False
-        cache = _compiling_into(folder / f"{name}-compiled")
+        own = Path(mkdtemp(prefix=f"{name}-", dir=folder))
         if self._compiler is not None and ARMS[case.arm].compiles_in_cpp(case.cell.device):
             self._step("preparing PyTorch's compiler")
-            self._compiler.copy_to(Path(cache[toolchain.CACHE]))
+            self._compiler.copy_to(own)
         self._step(f"building {case.arm}")
         worker = Worker(
             self._command,
-            folder / f"{name}.log",
+            own / "log",
             case.cell.threads,
             self._settings.time_limit,
-            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | cache,
+            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | compiling_into(own),
         )
         self._alive[case] = worker
         request = {

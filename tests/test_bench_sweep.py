@@ -1,5 +1,6 @@
 """A sweep of ``triglot bench``: what fails is a row, what is wrong has no speed, and turns are what they say."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import ours, report, worker, workers, workloads
+from triglot.bench import ours, report, toolchain, worker, workers, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.cases import Cell
 from triglot.bench.settings import ALLOCATORS, Settings
 from triglot.bench.statistics import Ratio
 from triglot.bench.sweep import Sweep
+from triglot.bench.toolchain import Toolchain
+from triglot.bench.workers import Workers
 from triglot.shared.parity.workers import Worker
 from triglot.shared.recipes import recipe
 
@@ -134,28 +137,87 @@ def test_samples_take_as_long_as_was_asked_for(monkeypatch):
         assert worker.sample(prepared, None, seconds, least)["samples_ms"] == [10_000.0] * expected
 
 
-def test_every_worker_compiles_from_nothing(swept, monkeypatch):
-    """What another has compiled would shorten its cold start."""
-    caches = []
+def test_no_worker_finds_what_another_has_compiled(swept, monkeypatch):
+    """That would shorten its cold start."""
+    folders = []
     start = Worker.__init__
 
     def started(self, *arguments):
-        caches.append(Path(arguments[4]["TORCHINDUCTOR_CACHE_DIR"]))
-        assert Path(arguments[4]["TRITON_CACHE_DIR"]).parent == caches[-1].parent
-        assert arguments[4]["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+        surroundings = arguments[4]
+        folders.append(Path(surroundings["TMPDIR"]))
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            assert Path(surroundings[name]).parent == folders[-1]
+        assert surroundings["JAX_ENABLE_COMPILATION_CACHE"] == "false"
         start(self, *arguments)
 
     monkeypatch.setattr(Worker, "__init__", started)
     swept(["triglot-torch-eager", "triglot-paddle-eager"])
-    assert len(caches) == len(set(caches)) == 3
-    assert not any(cache.parents[1].exists() for cache in caches), "they go when the sweep has gone"
+    assert len(folders) == len(set(folders)) == 3
+    assert not any(folder.exists() for folder in folders), "they go when the sweep has gone"
+
+
+def test_what_the_compiler_learns_of_the_machine_is_in_no_cold_start(tmp_path):
+    """The program that it is learnt by finds everything there when it is compiled again, in another folder."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    with Toolchain(time_limit=300) as known:
+        for folder in folders:
+            known.copy_to(folder)
+    first, before = ({path.relative_to(folder) for path in folder.rglob("*.*")} for folder in folders)
+    assert first == before
+    assert {".so", ".gch"} <= {path.suffix for path in before}
+    command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
+    subprocess.run(command, check=True, env={**os.environ, **toolchain.compiling_into(folders[1])})
+    after = {path.relative_to(folders[1]) for path in folders[1].rglob("*.*")}
+    assert {path for path in after - before if path.suffix in (".so", ".gch")} == set()
+
+
+def test_a_compiler_that_says_nothing_of_the_machine_is_left_alone(tmp_path):
+    with Toolchain(time_limit=0.001) as known:
+        known.copy_to(tmp_path)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_what_pytorch_compiles_on_a_processor_has_its_toolchain_prepared(swept, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(Toolchain, "copy_to", lambda _, folder: prepared.append(folder.name))
+    names = ["triglot-torch-eager", "triglot-torch-jit", "triglot-paddle-jit", "transformers-compiled", "onnxruntime"]
+    with Toolchain(time_limit=1) as known:
+        swept(names, compiler=known, time_limit=1)
+    assert [name.rsplit("-", 2)[0] for name in prepared] == ["triglot-torch-jit", "transformers-compiled"]
 
 
 def test_a_slow_arm_has_fewer_rounds():
-    """Twice the time that was asked for, half of which does not count; six at least."""
+    """As many calls as take the time that was asked for; six at least."""
     settings = Settings(seconds=3, rounds=48)
-    assert [sweep_module.rounds_for(slowest, settings) for slowest in (0, 1 / 16, 0.07, 0.35, 10)] == [48, 48, 43, 9, 6]
+    assert [sweep_module.rounds_for(call, settings) for call in (0, 1 / 16, 0.07, 0.35, 10)] == [48, 48, 43, 9, 6]
     assert sweep_module.rounds_for(10, replace(settings, rounds=2)) == 2
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(1, 1), (6, 6), (6, 10), (6, 48), (47, 48)])
+def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, count):
+    numbers = [number for number in range(count) if sweep_module.takes_part(number, wanted, count)]
+    assert len(numbers) == wanted
+    gaps = [after - before for before, after in itertools.pairwise(numbers)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkeypatch):
+    """Of the reference too; rounds in which the machine was in another mood have nothing to say of it."""
+    monkeypatch.setattr(Workers, "expected", lambda _, case: 0.01 if case.arm == "triglot-torch-eager" else 0.1)
+    monkeypatch.setattr(sweep_module, "SPARE", 0)
+    milliseconds = {"triglot-torch-eager": range(1, 13), "triglot-paddle-eager": (6, 12, 18, 24, 30, 36)}
+    samples = {arm: map(float, values) for arm, values in milliseconds.items()}
+
+    def sample(self, case, seconds):
+        self.result(case).rounds.append([next(samples[case.arm])])
+        return True
+
+    monkeypatch.setattr(Workers, "sample", sample)
+    sweep, results = swept(list(samples), again=False, rounds=12, seconds=0.2)
+    assert [len(result.rounds) for result in results.values()] == [12, 6]
+    (found,) = sweep.comparisons
+    assert found.ratio.median == pytest.approx(3.0)
+    assert (found.ratio.low, found.ratio.high) == pytest.approx((3 / 1.018, 3 * 1.018), rel=1e-3), "no round deviates"
 
 
 def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):
