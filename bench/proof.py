@@ -195,7 +195,9 @@ def plain(prepared: Any, _: Any, seconds: float, least: int) -> dict[str, Any]:
 
 def _against_the_clock(arm: str) -> dict[str, Any]:
     """An arm by the benchmark, and the same in another process by a plain loop, in turns; their medians and ratio."""
-    sweep = Sweep(checkpoint(), [arm, PLAIN], Settings(again=False), tokenizer=None, command=(*COMMAND, "--clock", arm))
+    # Long enough that the machine's moods, which both find in turns, are no part of the difference.
+    settings = Settings(seconds=6, again=False)
+    sweep = Sweep(checkpoint(), [arm, PLAIN], settings, tokenizer=None, command=(*COMMAND, "--clock", arm))
     sweep.run(cell())
     bench, clock = (one.facts["latency_ms"]["p50"] for one in sweep.results)
     (ratio,) = [one.ratio for one in sweep.comparisons]

@@ -27,8 +27,8 @@ from .workers import Step, Workers
 
 FEWEST_ROUNDS = 6
 # Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
-# that may take in a cell, or a default sweep would take more than its five minutes.
-LONGEST, SPARE = 3, 6.0
+# that may take in a cell, a share for each group, or a default sweep would take more than its five minutes.
+LONGEST, SPARE = 3, 12.0
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 
@@ -64,7 +64,6 @@ class Sweep:
         self._facts = dict(facts or {})
         self._compiler = compiler
         self._generator = np.random.default_rng(settings.seed)
-        self._spare = SPARE
         self._asked: Container[str] = ()
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
@@ -95,7 +94,6 @@ class Sweep:
     def run(self, cell: Cell) -> None:
         """Time every arm in ``cell``; whatever goes wrong with one is its result."""
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            self._spare = SPARE
             try:
                 work = Work(self._checkpoint, cell, self._tokenizer, self._settings, Path(folder))
             except (InputError, CheckpointError) as error:  # it is too long, or its weights do not fit the dtype
@@ -169,6 +167,7 @@ class Sweep:
     def _groups(self, cases: list[Case], earlier: Case | None, workers: Workers) -> Iterator[None]:
         candidates = [earlier] if earlier is not None else []
         reference: Case | None = None
+        spare = SPARE
         while cases:
             while (candidates or cases) and not workers.is_alive(reference):
                 reference = (candidates or cases).pop(0)
@@ -177,17 +176,24 @@ class Sweep:
                 twin = Case(reference.arm, reference.cell, copy=1)
                 cases = [twin, *cases] if not self._has(twin) else cases
             size = beside(workers.memory(reference), self._settings.together, memory.available_mb())
+            share = spare / max(1, ceil(len(cases) / size))
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
-            reference = self._take_turns(reference, alive, workers)
+            reference, more = self._take_turns(reference, alive, workers, share)
+            spare -= more
             workers.close(case for case in alive if case != reference)
             yield
 
-    def _take_turns(self, reference: Case | None, others: list[Case], workers: Workers) -> Case | None:
-        """Let them take turns; the reference, or what took its place because it died."""
+    def _take_turns(
+        self, reference: Case | None, others: list[Case], workers: Workers, spare: float
+    ) -> tuple[Case | None, float]:
+        """Let them take turns; the reference, or what took its place because it died, and what was spent of ``spare``.
+
+        ``spare``: seconds for more rounds than were planned.
+        """
         reference, others = _standing(reference, others, workers)
         if reference is None:
-            return None
+            return None, 0.0
         cases = [reference, *others]
         settings = self._settings
         count = rounds_for(workers.expected(reference), settings)
@@ -200,20 +206,18 @@ class Sweep:
                     since = monotonic()
                 if number >= count and (number - count) % max(1, count // 4) == 0:
                     found = _compared(reference, others, workers, turns)
-                    if monotonic() - since >= self._spare or all(one.ratio.is_precise for one in found):
+                    if monotonic() - since >= spare or all(one.ratio.is_precise for one in found):
                         break  # or where there is nothing to compare
                 told = f"{count}" if number < count else f"{LONGEST * count} at most, on an unsteady machine"
                 self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
                     case = cases[int(place)]
-                    if takes_part(number, wanted[case], count) and workers.sample(
-                        case, settings.seconds / wanted[case]
-                    ):
+                    has_turn = takes_part(number, wanted[case], count)
+                    if has_turn and workers.sample(case, settings.seconds / wanted[case]):
                         turns[case].append(number)
                 reference, others = _standing(reference, others, workers)
-        self._spare -= monotonic() - since
         self.comparisons += _compared(reference, others, workers, turns)
-        return reference
+        return reference, monotonic() - since
 
 
 def _standing(reference: Case | None, others: list[Case], workers: Workers) -> tuple[Case | None, list[Case]]:

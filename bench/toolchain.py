@@ -47,14 +47,21 @@ class Toolchain:
     def copy_to(self, folder: Path) -> None:
         """Put what was found out into the folder of a worker, which is empty."""
         if self._found is None:
-            self._found = TemporaryDirectory(prefix="triglot-")
+            self._found = TemporaryDirectory(prefix="triglot-", ignore_cleanup_errors=True)
             command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
             surroundings = {**os.environ, **thread_settings(cores()), **compiling_into(Path(self._found.name))}
             # Whatever goes wrong will go wrong in the arm as well, which says so.
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, check=False, capture_output=True, env=surroundings, timeout=self._time_limit)
-        # The headers are 150 MB: the same file under another name will do.
-        shutil.copytree(self._found.name, folder, copy_function=os.link, dirs_exist_ok=True)
+        shutil.copytree(self._found.name, folder, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    """The headers are 150 MB: the same file under another name will do, where a file may have two."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def main() -> None:

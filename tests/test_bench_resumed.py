@@ -61,7 +61,7 @@ def dies_in_its_turn(monkeypatch, arm, *, groups=1):
     def dies(self, case, seconds):
         if case.arm == arm and not case.copy and len(begun) == groups and case in self._alive:
             os.kill(self._alive[case]._process.pid, signal.SIGSEGV)
-        sample(self, case, seconds)
+        return sample(self, case, seconds)
 
     monkeypatch.setattr(Workers, "sample", dies)
     monkeypatch.setattr(Sweep, "_take_turns", lambda self, *given: (begun.append(1), take_turns(self, *given))[1])

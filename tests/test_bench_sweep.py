@@ -102,6 +102,21 @@ def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
         assert len(sweep.comparisons) == 2
 
 
+def test_the_first_group_does_not_take_the_time_of_the_others(swept, monkeypatch):
+    """Each may spend its share of the time for more rounds, and what those before it left."""
+    names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "jax-eager", "jax-jit")]
+    for spent, expected in ((0.0, [4, 6, 12]), (1.0, [4, 5.5, 10]), (4.0, [4, 4, 4])):
+        shares = []
+
+        def take_turns(self, reference, others, running, share, shares=shares, spent=spent):
+            shares.append(share)
+            return reference, spent
+
+        monkeypatch.setattr(Sweep, "_take_turns", take_turns)
+        swept(names, together=1, again=False)
+        assert shares == expected
+
+
 def test_large_models_are_timed_with_fewer_workers_alive():
     assert [sweep_module.beside(mebibytes, 3) for mebibytes in (0, 500, 1800, 2500, 3500, 50_000)] == [3, 3, 3, 2, 1, 1]
     assert sweep_module.beside(500, 3, available_mb=1600) == 2
