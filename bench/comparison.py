@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, Any]:
         _check_cases(found["cases"])
         report.known(found)
         _ = [(one["dtype"], one["device"], one["threads"], one["frameworks"]) for one in found["roofline"]]
-        _ = found["noise_floor"] + 0.0, dict(found["environment"]["packages"])
+        _ = (found["noise_floor"] or 0.0) + 0.0, dict(found["environment"]["packages"])
         named: dict[str, Any] = {case["model"]: found["models"][case["model"]] for case in found["cases"]}
         _ = [(model["config"], model["weights_digest"]) for model in (*named.values(), *dict(found["models"]).values())]
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -123,7 +123,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """
     configurations = {name: model["config"] for name, model in new["models"].items()}
     check_comparable(old, configurations, [case["id"] for case in new["cases"]])
-    floor = max(old["noise_floor"], new["noise_floor"], LEAST)
+    floor = max(old["noise_floor"] or 0.0, new["noise_floor"] or 0.0, LEAST)
     before, after = (report.known(one).results for one in (old, new))
     found: list[Change] = []
     for case in new["cases"]:

@@ -35,7 +35,7 @@ def to_dict(
         "models": dict(models),
         "environment": dict(environment),
         "roofline": list(rooflines),
-        "noise_floor": statistics.floor_of(again),
+        "noise_floor": statistics.floor_of(again) if again else None,
         "cases": [_case(result, rooflines) for result in results],
         "ratios": [_ratio(comparison) for comparison in [*comparisons] if comparison in ratios]
         + [{**_ratio(comparison), "again": True} for comparison in comparisons if comparison not in ratios],

@@ -106,8 +106,8 @@ def _around(middle: float, spread: Array) -> Ratio:
 
 
 def is_steady(windows: Sequence[Sequence[float]], share: float = 0.05) -> bool:
-    """Whether the medians of the last two windows of samples differ by less than ``share``: warm-up is over."""
-    if len(windows) < 2:
+    """Whether warm-up is over: the medians of the last two windows of samples, of three at least, are that close."""
+    if len(windows) < 3:
         return False
     before, after = np.median(windows[-2]), np.median(windows[-1])
     return bool(abs(after - before) < share * before)

@@ -35,8 +35,8 @@ MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BER
 class Sweep:
     """The results of the cells so far, in ``results`` and ``comparisons``; ``on_step`` is told of each step.
 
-    ``tokenizer`` belongs to the model, if it has one. ``command`` starts a worker. ``compiler``: what PyTorch's
-    knows of the machine beforehand; None: nothing.
+    ``tokenizer`` belongs to the model, if it has one. ``command`` starts a worker. ``toolchain``: what
+    PyTorch's compiler knows of the machine beforehand; None: nothing.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Sweep:
         on_results: Callable[[], None] = lambda: None,
         known: Known | None = None,
         facts: Mapping[str, Any] | None = None,
-        compiler: Toolchain | None = None,
+        toolchain: Toolchain | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._arms = arms
@@ -62,7 +62,7 @@ class Sweep:
         self._on_results = on_results
         self._known = known or Known()
         self._facts = dict(facts or {})
-        self._compiler = compiler
+        self._toolchain = toolchain
         self._generator = np.random.default_rng(settings.seed)
         self._asked: Container[str] = ()
         self.results: list[Result] = []
@@ -119,10 +119,11 @@ class Sweep:
                         self._take_over(twin)
                 return
             before = list(self.results)
-            with Workers(work, self._settings, self._command, self._step, self._compiler) as workers:
+            others = self.others.get(cell.id)  # while what an earlier sweep has was timed
+            with Workers(work, self._settings, self._command, self._step, self._toolchain) as workers:
                 for _ in self._groups(cases, self._earlier_reference(cell), workers):
                     # After each group, so that whoever stops the sweep keeps what there is.
-                    self.others[cell.id] = workers.others()
+                    self.others[cell.id] = max(others, workers.others() or 0.0) if others else workers.others()
                     self.environments |= workers.environments
                     ids = {result.case.id for result in before}
                     self.results = before + [result for result in workers.results if result.case.id not in ids]
@@ -145,9 +146,15 @@ class Sweep:
 
     def _is_done(self, case: Case) -> bool:
         """Whether an earlier sweep has it, and neither it nor what it was compared with has to be tried again."""
-        compared = [one for one in self._known.comparisons if one.a == case.id]
-        done = self._is_known(case) and self._known.results[case.id].status != "failed"
-        return done and all(self._stands(one) for one in compared)
+        known = self._known
+        if not self._is_known(case) or known.results[case.id].status == "failed":
+            return False
+        if compared := [one for one in known.comparisons if one.a == case.id]:
+            return all(self._stands(one) for one in compared)
+        # What it was to be compared with may have died too late for another: then two stand there without a ratio.
+        alive = [one.case for one in known.results.values() if one.status == "ok" and not one.case.copy]
+        alone = all(one.arm == case.arm for one in alive if one.cell == case.cell)
+        return known.results[case.id].status != "ok" or alone or any(one.b == case.id for one in known.comparisons)
 
     def _stands(self, comparison: Comparison) -> bool:
         """Whether what a case was compared with came through; if it is timed again, that is another process."""
@@ -179,19 +186,19 @@ class Sweep:
             share = spare / max(1, ceil(len(cases) / size))
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
-            reference, more = self._take_turns(reference, alive, workers, share)
-            spare -= more
+            reference, spent = self._take_turns(reference, alive, workers, share)
+            spare -= spent
             workers.close(case for case in alive if case != reference)
             yield
 
     def _take_turns(
-        self, reference: Case | None, others: list[Case], workers: Workers, spare: float
+        self, reference: Case | None, others: list[Case], workers: Workers, share: float
     ) -> tuple[Case | None, float]:
-        """Let them take turns; the reference, or what took its place because it died, and what was spent of ``spare``.
+        """Let them take turns; the reference, or what took its place because it died, and what was spent of ``share``.
 
-        ``spare``: seconds for more rounds than were planned.
+        ``share``: seconds for more rounds than were planned.
         """
-        reference, others = _standing(reference, others, workers)
+        reference, others = _standing(reference, others, workers, {})
         if reference is None:
             return None, 0.0
         cases = [reference, *others]
@@ -199,15 +206,19 @@ class Sweep:
         count = rounds_for(workers.expected(reference), settings)
         wanted = {case: min(count, rounds_for(workers.expected(case), settings)) for case in cases}
         turns: dict[Case, list[int]] = {case: [] for case in cases}  # the rounds in which each took part
-        since = monotonic()
+        begin = since = monotonic()
         with workers.watching():
             for number in range(LONGEST * count):
                 if number == count:
                     since = monotonic()
-                if number >= count and (number - count) % max(1, count // 4) == 0:
-                    found = _compared(reference, others, workers, turns)
-                    if monotonic() - since >= spare or all(one.ratio.is_precise for one in found):
-                        break  # or where there is nothing to compare
+                if number >= count:
+                    of_a_round = (monotonic() - begin) / number
+                    if monotonic() - since + of_a_round > share:
+                        break
+                    if (number - count) % max(1, count // 4) == 0:
+                        found = _compared(reference, others, workers, turns)
+                        if all(one.ratio.is_precise for one in found):
+                            break  # or where there is nothing to compare
                 told = f"{count}" if number < count else f"{LONGEST * count} at most, on an unsteady machine"
                 self._step(f"round {number + 1} of {told}: {', '.join(case.arm for case in cases)}")
                 for place in self._generator.permutation(len(cases)):
@@ -215,31 +226,40 @@ class Sweep:
                     has_turn = takes_part(number, wanted[case], count)
                     if has_turn and workers.sample(case, settings.seconds / wanted[case]):
                         turns[case].append(number)
-                reference, others = _standing(reference, others, workers)
+                before = reference
+                reference, others = _standing(reference, others, workers, turns)
+                if reference is not None and reference != before:
+                    wanted[reference] = count  # from now on there is somebody to compare with in each round
         self.comparisons += _compared(reference, others, workers, turns)
         return reference, monotonic() - since
 
 
-def _standing(reference: Case | None, others: list[Case], workers: Workers) -> tuple[Case | None, list[Case]]:
-    """The reference and the others; where it died, the first of them takes its place, but not its twin."""
+def _standing(
+    reference: Case | None, others: list[Case], workers: Workers, turns: Mapping[Case, Sequence[int]]
+) -> tuple[Case | None, list[Case]]:
+    """The reference and the others; where it died, who had most turns takes its place, the first of them, no twin."""
     if workers.is_alive(reference):
         return reference, others
     alive = [case for case in others if workers.is_alive(case) and not case.copy]
-    return (alive[0], alive[1:]) if alive else (None, [])
+    if not alive:
+        return None, []
+    next_one = max(alive, key=lambda case: len(turns.get(case, ())))
+    return next_one, [case for case in alive if case != next_one]
 
 
 def _compared(
     reference: Case | None, others: Sequence[Case], workers: Workers, turns: Mapping[Case, Sequence[int]]
 ) -> list[Comparison]:
-    """The ratios of those that came through, from the rounds in which both took part."""
+    """The ratios of those that came through, from the rounds in which both took part; of few there is none."""
     if reference is None or workers.result(reference).status != "ok":
         return []
     ours = _by_number(reference, workers, turns)
+    enough = min(FEWEST_ROUNDS, workers.settings.rounds)
     found: list[Comparison] = []
     for case in others:
         theirs = _by_number(case, workers, turns)
         both = [number for number in theirs if number in ours]
-        if workers.result(case).status == "ok" and both:
+        if workers.result(case).status == "ok" and len(both) >= enough:
             ratio = statistics.ratio([theirs[number] for number in both], [ours[number] for number in both])
             found.append(Comparison(case.id, reference.id, ratio))
     return found

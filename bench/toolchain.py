@@ -1,7 +1,7 @@
 """What PyTorch's compiler finds out once on a machine: which instructions it has, and its own headers, compiled.
 
-That belongs to the installation, as Python's bytecode does, and is no part of the cold start of a model. Otherwise the
-first arm that compiles would pay for it, or each of them, 9 seconds of 25. The program that is compiled for it,
+That belongs to the installation, as Python's bytecode does, and is no part of the cold start of a model: each arm that
+compiles would pay 16 seconds for it, since each has caches of its own. The program that is compiled to find it out,
 ``python -m triglot.bench.toolchain``, has nothing in common with a model.
 """
 
@@ -9,6 +9,7 @@ import importlib
 import operator
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..shared.environment import cores, thread_settings
+
+COMMAND = (sys.executable, "-P", "-m", "triglot.bench.toolchain")
 
 
 def compiling_into(folder: Path) -> dict[str, str]:
@@ -45,15 +48,42 @@ class Toolchain:
             self._found = None
 
     def copy_to(self, folder: Path) -> None:
-        """Put what was found out into the folder of a worker, which is empty."""
+        """Put what was found out into the folder of a worker, which is empty: all of it, or nothing.
+
+        With nothing the worker's compiler finds it out itself; half of it, it would take for the whole.
+
+        Raises:
+            OSError: there is no room.
+        """
         if self._found is None:
             self._found = TemporaryDirectory(prefix="triglot-", ignore_cleanup_errors=True)
-            command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
-            surroundings = {**os.environ, **thread_settings(cores()), **compiling_into(Path(self._found.name))}
-            # Whatever goes wrong will go wrong in the arm as well, which says so.
-            with suppress(subprocess.TimeoutExpired):
-                subprocess.run(command, check=False, capture_output=True, env=surroundings, timeout=self._time_limit)
-        shutil.copytree(self._found.name, folder, copy_function=_link, dirs_exist_ok=True)
+            if not _succeeds(Path(self._found.name), self._time_limit):
+                self._found.cleanup()
+                Path(self._found.name).mkdir()
+        # A lock under two names would make workers wait for each other.
+        locks = shutil.ignore_patterns("*.lock")
+        shutil.copytree(self._found.name, folder, ignore=locks, copy_function=_link, dirs_exist_ok=True)
+
+
+def _succeeds(folder: Path, time_limit: float) -> bool:
+    """Whether the program could be compiled into ``folder``. Leaves no process behind."""
+    surroundings = {**os.environ, **thread_settings(cores()), **compiling_into(folder)}
+    process = subprocess.Popen(
+        COMMAND,
+        env=surroundings,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(time_limit) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # compilers that it started too
+        process.wait()
 
 
 def _link(source: str, target: str) -> None:

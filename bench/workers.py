@@ -24,20 +24,22 @@ from .work import AnyExpectation, Work
 Step = Callable[[str], None]
 
 AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, about, one at least
-LONG = 0.5  # seconds of a call; of one of 0.7 to 1 s, the first of a turn took 0.01 more, give or take 0.01
+# Seconds of a call. Of three arms with such calls, the first of a turn took -14, 5 and 10 ms longer than the second,
+# give or take 7, 9 and 14: with 0.2 s, where it loses up to 13 ms, that would count.
+LONG = 0.7
 
 
 class Workers:
     """The workers that are alive, and the results of all that were."""
 
     def __init__(
-        self, work: Work, settings: Settings, command: Sequence[str], step: Step, compiler: Toolchain | None = None
+        self, work: Work, settings: Settings, command: Sequence[str], step: Step, toolchain: Toolchain | None = None
     ) -> None:
         self._work = work
-        self._settings = settings
+        self.settings = settings
         self._command = command
         self._step = step
-        self._compiler = compiler
+        self._toolchain = toolchain
         self._alive: dict[Case, Worker] = {}
         self._results: dict[Case, Result] = {}
         self._expected: dict[Case, float] = {}
@@ -110,16 +112,20 @@ class Workers:
             result.status, result.failure = "failed", str(error)
             return False
         own = Path(mkdtemp(prefix=f"{name}-", dir=folder))
-        if self._compiler is not None and ARMS[case.arm].compiles_in_cpp(case.cell.device):
+        if self._toolchain is not None and ARMS[case.arm].compiles_in_cpp(case.cell.device):
             self._step("preparing PyTorch's compiler")
-            self._compiler.copy_to(own)
+            try:
+                self._toolchain.copy_to(own)
+            except OSError as error:
+                result.status, result.failure = "failed", f"there is no room to compile in: {error.strerror or error}"
+                return False
         self._step(f"building {case.arm}")
         worker = Worker(
             self._command,
             own / "log",
             case.cell.threads,
-            self._settings.time_limit,
-            ALLOCATORS[self._settings.allocator] | SHARED_DEVICE | compiling_into(own),
+            self.settings.time_limit,
+            ALLOCATORS[self.settings.allocator] | SHARED_DEVICE | compiling_into(own),
         )
         self._alive[case] = worker
         request = {
@@ -130,7 +136,7 @@ class Workers:
             "judged": str(self._work.judged) if self._work.judged else None,
             "outputs": str(folder / f"{name}.npz"),
             "processors": machine.processors(case.cell.threads),
-            "memory_limit_mb": self._settings.memory_limit_mb,
+            "memory_limit_mb": self.settings.memory_limit_mb,
         }
         answer = self._ask(case, request)
         if answer is None:
@@ -163,14 +169,14 @@ class Workers:
     def _warm_up(self, case: Case) -> bool:
         self._step(f"warming up {case.arm}")
         windows: list[list[float]] = []
-        end = monotonic() + self._settings.warm_up
+        end = monotonic() + self.settings.warm_up
         while not statistics.is_steady(windows) and (monotonic() < end or not windows):
             answer = self._ask(case, {"seconds": 0.1, "least": 1})
             if answer is None:
                 return False
             windows.append(answer["samples_ms"])
         self._results[case].facts["warm_up_calls"] = sum(map(len, windows))
-        self._expected[case] = float(np.median(windows[-1])) / 1000
+        self._expected[case] = float(np.median(np.concatenate(windows[-3:]))) / 1000
         return True
 
     def sample(self, case: Case, seconds: float) -> bool:
@@ -181,7 +187,7 @@ class Workers:
         """
         if case not in self._alive:
             return False
-        sleep(self._settings.pause)
+        sleep(self.settings.pause)
         if self.expected(case) < LONG and self._ask(case, {"seconds": AWAKE, "least": 1}) is None:
             return False
         answer = self._ask(case, {"seconds": seconds, "least": 1})
@@ -206,7 +212,7 @@ class Workers:
             worker.send(request)
             answer = worker.receive()
         except WorkerError as error:
-            limit = self._settings.memory_limit_mb
+            limit = self.settings.memory_limit_mb
             advice = f" (it had {limit} MiB: raise --memory-limit if that was too little)"
             told = f"{error}{advice if limit else ''}"
             self._results[case].status, self._results[case].failure = "failed", told

@@ -118,11 +118,11 @@ def fakes():
 def swept(make_checkpoint, fakes):
     """A sweep of such workers over one cell, and its results by arm, without the second worker of the reference."""
 
-    def sweep(names, *, compiler=None, **changed):
+    def sweep(names, *, toolchain=None, **changed):
         settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
         checkpoint = make_checkpoint("bert-base-tiny")
-        made = Sweep(checkpoint, names, settings, tokenizer=None, command=fakes, compiler=compiler)
+        made = Sweep(checkpoint, names, settings, tokenizer=None, command=fakes, toolchain=toolchain)
         made.run(cell)
         return made, {result.case.arm: result for result in made.results if not result.case.copy}
 

@@ -47,6 +47,7 @@ def test_a_reference_that_died_is_timed_beside_the_others(others, workplace, com
     first = written()
     assert [one["status"] for one in first["cases"]].count("failed") == 1
     assert ratios() == dict.fromkeys(others[1:], others[0])
+    assert first["noise_floor"] is None, "nobody knows it"
     assert command(*ASKED, *chosen, "--resume") == (0, "", "")
     rows = {row["arm"]: row for row in report.rows(written())}
     assert rows[others[0]]["is_reference"]
@@ -91,6 +92,24 @@ def test_what_takes_the_place_of_a_reference_stays(groups, workplace, command, m
     assert command(*ASKED, *chosen, "--resume") == (0, "", "")
     rows = {row["arm"]: row for row in report.rows(written())}
     assert [name for name, row in rows.items() if not row["ratio"]] == [base]
+
+
+def test_arms_without_a_ratio_are_timed_again(workplace, command):
+    """A reference that died too late for another leaves them; one that is alone needs none."""
+    chosen = ("--arm", "triglot-paddle-eager", "--arm", "triglot-jax-jit")
+    assert command(*ASKED, *chosen[:2]) == (0, "", "")
+    alone = written()
+    assert command(*ASKED, *chosen[:2], "--resume") == (0, "", "")
+    assert written()["cases"] == alone["cases"]
+    busy = {**alone["environment"], "others": dict.fromkeys(alone["environment"]["others"], 1.9)}
+    Path("bench.json").write_text(json.dumps({**alone, "environment": busy}))
+    assert command(*ASKED, *chosen, "--resume") == (0, "", "")
+    found = written()
+    assert set(found["environment"]["others"].values()) == {1.9}, "the machine was busy when the first was timed"
+    found["ratios"] = []
+    Path("bench.json").write_text(json.dumps(found))
+    assert command(*ASKED, *chosen, "--resume") == (0, "", "")
+    assert ratios() == {"triglot-paddle-eager*": "triglot-paddle-eager", "triglot-jax-jit": "triglot-paddle-eager"}
 
 
 def test_sentences_are_gone_on_with(workplace, command):

@@ -1,5 +1,6 @@
 """A sweep of ``triglot bench``: what fails is a row, what is wrong has no speed, and turns are what they say."""
 
+import errno
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import ours, report, toolchain, worker, workers, workloads
+from triglot.bench import ours, report, statistics, toolchain, worker, workers, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.cases import Cell
 from triglot.bench.settings import ALLOCATORS, Settings
@@ -171,8 +172,16 @@ def test_no_worker_finds_what_another_has_compiled(swept, monkeypatch):
     assert not any(folder.exists() for folder in folders), "they go when the sweep has gone"
 
 
+MODEL = """
+import torch
+torch.set_grad_enabled(False)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)).eval()
+torch.compile(model, options={"freezing": True})(torch.ones(4, 8))
+"""
+
+
 def test_what_the_compiler_learns_of_the_machine_is_in_no_cold_start(tmp_path):
-    """The program that it is learnt by finds everything there when it is compiled again, in another folder."""
+    """A model, compiled with its weights, finds the headers there, and what was tried of the processor."""
     folders = [tmp_path / name for name in ("first", "second")]
     with Toolchain(time_limit=300) as known:
         for folder in folders:
@@ -180,16 +189,46 @@ def test_what_the_compiler_learns_of_the_machine_is_in_no_cold_start(tmp_path):
     first, before = ({path.relative_to(folder) for path in folder.rglob("*.*")} for folder in folders)
     assert first == before
     assert {".so", ".gch"} <= {path.suffix for path in before}
-    command = [sys.executable, "-P", "-m", "triglot.bench.toolchain"]
-    subprocess.run(command, check=True, env={**os.environ, **toolchain.compiling_into(folders[1])})
+    subprocess.run(
+        [sys.executable, "-c", MODEL], check=True, env={**os.environ, **toolchain.compiling_into(folders[1])}
+    )
     after = {path.relative_to(folders[1]) for path in folders[1].rglob("*.*")}
-    assert {path for path in after - before if path.suffix in (".so", ".gch")} == set()
+    new = [path.name for path in after - before if path.suffix in (".so", ".gch")]
+    assert new
+    assert all(name.endswith(".main.so") for name in new), "the kernels of the model alone"
 
 
-def test_a_compiler_that_says_nothing_of_the_machine_is_left_alone(tmp_path):
-    with Toolchain(time_limit=0.001) as known:
-        known.copy_to(tmp_path)
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+@pytest.mark.parametrize("end", ["import time; time.sleep(100)", "raise SystemExit(1)"])
+def test_half_of_what_the_compiler_learns_is_not_taken_for_the_whole(end, tmp_path, monkeypatch):
+    """An empty file, say, would be a processor without vector instructions. Nobody goes on with it either."""
+    begun = tmp_path / "begun"
+    code = f"""
+import os, pathlib, subprocess, sys
+pathlib.Path(os.environ["TMPDIR"], "half.so").touch()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+pathlib.Path({str(begun)!r}).write_text(str(child.pid))
+{end}
+"""
+    monkeypatch.setattr(toolchain, "COMMAND", (sys.executable, "-c", code))
+    folders = [tmp_path / name for name in ("first", "second")]
+    with Toolchain(time_limit=3) as known:
+        for folder in folders:
+            folder.mkdir()
+            known.copy_to(folder)
+            assert list(folder.iterdir()) == []
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", begun.read_text()], capture_output=True, text=True, check=False)
+    assert listed.stdout.strip() in ("", "Z", "Zs", "ZN"), "what it had started has ended"
+
+
+def test_no_room_for_what_the_compiler_learns_is_a_row(swept, monkeypatch):
+    def copy_to(self, folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Toolchain, "copy_to", copy_to)
+    with Toolchain(time_limit=1) as known:
+        _, results = swept(["triglot-torch-eager", "triglot-torch-jit"], toolchain=known)
+    assert [result.status for result in results.values()] == ["ok", "failed"]
+    assert results["triglot-torch-jit"].failure == "there is no room to compile in: No space left on device"
 
 
 def test_what_pytorch_compiles_on_a_processor_has_its_toolchain_prepared(swept, monkeypatch):
@@ -197,7 +236,7 @@ def test_what_pytorch_compiles_on_a_processor_has_its_toolchain_prepared(swept, 
     monkeypatch.setattr(Toolchain, "copy_to", lambda _, folder: prepared.append(folder.name))
     names = ["triglot-torch-eager", "triglot-torch-jit", "triglot-paddle-jit", "transformers-compiled", "onnxruntime"]
     with Toolchain(time_limit=1) as known:
-        swept(names, compiler=known, time_limit=1)
+        swept(names, toolchain=known, time_limit=1)
     assert [name.rsplit("-", 2)[0] for name in prepared] == ["triglot-torch-jit", "transformers-compiled"]
 
 
@@ -233,6 +272,36 @@ def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkey
     (found,) = sweep.comparisons
     assert found.ratio.median == pytest.approx(3.0)
     assert (found.ratio.low, found.ratio.high) == pytest.approx((3 / 1.018, 3 * 1.018), rel=1e-3), "no round deviates"
+
+
+def test_a_reference_that_dies_late_leaves_no_ratio_of_a_round_or_two(swept, monkeypatch):
+    """Two slow arms shared few rounds with each other until then; the one with more of them takes its place."""
+    names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "jax-eager", "jax-jit")]
+    calls = dict(zip(names, (0.01, 0.3, 0.22, 0.1), strict=True))
+    monkeypatch.setattr(Workers, "expected", lambda _, case: calls[case.arm])
+    monkeypatch.setattr(sweep_module, "SPARE", 0)
+    for dies, pairs in ((5, {names[1]: 6, names[2]: 7}), (47, {})):
+        taken = dict.fromkeys(names, 0)
+
+        def sample(self, case, seconds, taken=taken, dies=dies):
+            taken[case.arm] += 1
+            if case.arm == names[0] and taken[case.arm] == dies:
+                self.result(case).status = "failed"
+                self.close([case])
+                return False
+            self.result(case).rounds.append([calls[case.arm]])
+            return True
+
+        compared = []
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                statistics, "ratio", lambda a, b, lengths=compared: (lengths.append(len(a)), Ratio(1.0, 0.9, 1.1))[1]
+            )
+            patched.setattr(Workers, "sample", sample)
+            sweep, _ = swept(names, again=False, rounds=48, seconds=1.5)
+        found = {one.a.split("/")[0]: one.b.split("/")[0] for one in sweep.comparisons}
+        assert found == dict.fromkeys(pairs, names[3])
+        assert compared == list(pairs.values())
 
 
 def test_an_arm_on_another_number_of_threads_is_not_timed(monkeypatch):

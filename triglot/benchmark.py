@@ -56,7 +56,7 @@ def bench(
     surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
     known = report.known(earlier) if earlier is not None else Known()
     facts = {"code": code(), "environment": environment(), "settings": settings.measured_with()}
-    compiler = Toolchain(settings.time_limit)
+    toolchain = Toolchain(settings.time_limit)
     sweeps = {
         name: Sweep(
             source.checkpoint,
@@ -68,7 +68,7 @@ def bench(
             on_results=lambda: on_results(found()),
             known=known.of(name),
             facts={**facts, "weights": source.checkpoint.digest},
-            compiler=compiler,
+            toolchain=toolchain,
         )
         for name, source in by_name.items()
     }
@@ -114,7 +114,7 @@ def bench(
     measure(again=False)
     for where in sorted(moments):
         check_device(where[1], rooflines[where])
-    with compiler:
+    with toolchain:
         for cell in cells:
             sweeps[cell.model].run(cell)
     measure(again=True)

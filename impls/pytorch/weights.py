@@ -19,9 +19,9 @@ from .transformer import Transformer
 
 
 class WithoutNoise(TorchFunctionMode):
-    """Inside, ``nn.Embedding`` draws no numbers.
+    """Inside, nothing is drawn from a normal distribution, so the parameters of an ``nn.Embedding`` stay as they are.
 
-    Nobody reads them, and where parameters are but shapes, drawing them imports PyTorch's compiler: 1.4 s.
+    For parameters that are but shapes: nobody reads such numbers, and drawing them imports PyTorch's compiler, 1.4 s.
     """
 
     def __torch_function__(
