@@ -7,6 +7,7 @@ has a second worker, whose ratio to the first shows the noise of the machine.
 
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import monotonic
@@ -21,14 +22,13 @@ from .arms import ARMS
 from .cases import Case, Cell, digest
 from .outcomes import Comparison, Known, Result
 from .settings import Settings
+from .spare import Spare
 from .toolchain import Toolchain
 from .work import Work
 from .workers import Step, Workers
 
 FEWEST_ROUNDS = 6
-# Where the machine is so unsteady that the rounds say too little: how many times as many at most, and how many seconds
-# that may take in a cell, a share for each group, or a default sweep would take more than its five minutes.
-LONGEST, SPARE = 3, 12.0
+LONGEST = 6  # times as many rounds, where the machine is so unsteady that those planned say too little
 MEMORY_MB = 10 * 1024  # what the workers alive at once may take: a sweep of BERT-base is to stay below 12 GB
 
 
@@ -174,7 +174,7 @@ class Sweep:
     def _groups(self, cases: list[Case], earlier: Case | None, workers: Workers) -> Iterator[None]:
         candidates = [earlier] if earlier is not None else []
         reference: Case | None = None
-        spare = SPARE
+        spare = Spare()
         while cases:
             while (candidates or cases) and not workers.is_alive(reference):
                 reference = (candidates or cases).pop(0)
@@ -183,20 +183,21 @@ class Sweep:
                 twin = Case(reference.arm, reference.cell, copy=1)
                 cases = [twin, *cases] if not self._has(twin) else cases
             size = beside(workers.memory(reference), self._settings.together, memory.available_mb())
-            share = spare / max(1, ceil(len(cases) / size))
+            groups = max(1, ceil(len(cases) / size))
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
+            share = partial(spare.of_group, len(workers.results), len(cases), groups)
             reference, spent = self._take_turns(reference, alive, workers, share)
-            spare -= spent
+            spare.spend(spent)
             workers.close(case for case in alive if case != reference)
             yield
 
     def _take_turns(
-        self, reference: Case | None, others: list[Case], workers: Workers, share: float
+        self, reference: Case | None, others: list[Case], workers: Workers, share: Callable[[], float]
     ) -> tuple[Case | None, float]:
-        """Let them take turns; the reference, or what took its place because it died, and what was spent of ``share``.
+        """Let them take turns; the reference, or what took its place because it died, and the seconds spent of ``share``.
 
-        ``share``: seconds for more rounds than were planned.
+        ``share``: after the rounds that were planned, the seconds for more of them.
         """
         reference, others = _standing(reference, others, workers, {})
         if reference is None:
@@ -207,13 +208,14 @@ class Sweep:
         wanted = {case: min(count, rounds_for(workers.expected(case), settings)) for case in cases}
         turns: dict[Case, list[int]] = {case: [] for case in cases}  # the rounds in which each took part
         begin = since = monotonic()
+        most = 0.0
         with workers.watching():
             for number in range(LONGEST * count):
                 if number == count:
-                    since = monotonic()
+                    since, most = monotonic(), share()
                 if number >= count:
                     of_a_round = (monotonic() - begin) / number
-                    if monotonic() - since + of_a_round > share:
+                    if monotonic() - since + of_a_round > most:
                         break
                     if (number - count) % max(1, count // 4) == 0:
                         found = _compared(reference, others, workers, turns)

@@ -16,10 +16,11 @@ import pytest
 
 import triglot
 from triglot import benchmark, impls
-from triglot.bench import ours, report, statistics, toolchain, worker, workers, workloads
+from triglot.bench import ours, report, spare, statistics, toolchain, worker, workers, workloads
 from triglot.bench import sweep as sweep_module
 from triglot.bench.cases import Cell
 from triglot.bench.settings import ALLOCATORS, Settings
+from triglot.bench.spare import Spare
 from triglot.bench.statistics import Ratio
 from triglot.bench.sweep import Sweep
 from triglot.bench.toolchain import Toolchain
@@ -94,10 +95,10 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
 
 
 def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
-    """Up to three times as long, until the intervals are narrow, if there is time."""
-    for precise, spare, expected in ((True, 30, 1), (False, 30, 3), (False, 0, 1)):
+    """Up to six times as long, until the intervals are narrow, if there is time."""
+    for precise, seconds, expected in ((True, 30, 1), (False, 30, 6), (False, 0, 1)):
         monkeypatch.setattr(Ratio, "is_precise", precise)
-        monkeypatch.setattr(sweep_module, "SPARE", spare)
+        monkeypatch.setattr(Spare, "of_group", lambda *_, seconds=seconds: seconds)
         sweep, results = swept(["triglot-torch-eager", "triglot-paddle-eager"])
         assert [len(result.rounds) for result in results.values()] == [expected * 3] * 2
         assert len(sweep.comparisons) == 2
@@ -106,16 +107,30 @@ def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
 def test_the_first_group_does_not_take_the_time_of_the_others(swept, monkeypatch):
     """Each may spend its share of the time for more rounds, and what those before it left."""
     names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "jax-eager", "jax-jit")]
+    monkeypatch.setattr(spare, "CELL", 0.0)
     for spent, expected in ((0.0, [4, 6, 12]), (1.0, [4, 5.5, 10]), (4.0, [4, 4, 4])):
         shares = []
 
         def take_turns(self, reference, others, running, share, shares=shares, spent=spent):
-            shares.append(share)
+            shares.append(share())
             return reference, spent
 
         monkeypatch.setattr(Sweep, "_take_turns", take_turns)
         swept(names, together=1, again=False)
         assert shares == expected
+
+
+def test_a_cell_of_few_arms_has_more_time(monkeypatch):
+    """What a cell of 240 seconds leaves at the pace so far; a slow one has 12 all the same."""
+    now = [0.0]
+    monkeypatch.setattr(spare, "monotonic", lambda: now[0])
+    time = spare.Spare()
+    now[0] = 40.0
+    assert time.of_group(started=2, left=0, groups=1) == 200
+    assert time.of_group(started=4, left=6, groups=2) == 70
+    assert time.of_group(started=4, left=20, groups=3) == 4
+    time.spend(3)
+    assert time.of_group(started=4, left=20, groups=3) == 3
 
 
 def test_large_models_are_timed_with_fewer_workers_alive():
@@ -258,7 +273,7 @@ def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, count):
 def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkeypatch):
     """Of the reference too; rounds in which the machine was in another mood have nothing to say of it."""
     monkeypatch.setattr(Workers, "expected", lambda _, case: 0.01 if case.arm == "triglot-torch-eager" else 0.1)
-    monkeypatch.setattr(sweep_module, "SPARE", 0)
+    monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
     milliseconds = {"triglot-torch-eager": range(1, 13), "triglot-paddle-eager": (6, 12, 18, 24, 30, 36)}
     samples = {arm: map(float, values) for arm, values in milliseconds.items()}
 
@@ -279,7 +294,7 @@ def test_a_reference_that_dies_late_leaves_no_ratio_of_a_round_or_two(swept, mon
     names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "jax-eager", "jax-jit")]
     calls = dict(zip(names, (0.01, 0.3, 0.22, 0.1), strict=True))
     monkeypatch.setattr(Workers, "expected", lambda _, case: calls[case.arm])
-    monkeypatch.setattr(sweep_module, "SPARE", 0)
+    monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
     for dies, pairs in ((5, {names[1]: 6, names[2]: 7}), (47, {})):
         taken = dict.fromkeys(names, 0)
 
