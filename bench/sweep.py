@@ -195,9 +195,9 @@ class Sweep:
     def _take_turns(
         self, reference: Case | None, others: list[Case], workers: Workers, share: Callable[[], float]
     ) -> tuple[Case | None, float]:
-        """Let them take turns; the reference, or what took its place because it died, and the seconds spent of ``share``.
+        """Let them take turns; the reference, or what took its place because it died, and the seconds spent on more rounds.
 
-        ``share``: after the rounds that were planned, the seconds for more of them.
+        ``share`` gives those seconds at most, when the rounds that were planned are over.
         """
         reference, others = _standing(reference, others, workers, {})
         if reference is None:
