@@ -195,7 +195,7 @@ class Sweep:
     def _take_turns(
         self, reference: Case | None, others: list[Case], workers: Workers, share: Callable[[], float]
     ) -> tuple[Case | None, float]:
-        """Let them take turns; the reference, or what took its place because it died, and the seconds spent on more rounds.
+        """Let them take turns; the reference, or what took its place, and the seconds spent on more rounds.
 
         ``share`` gives those seconds at most, when the rounds that were planned are over.
         """
