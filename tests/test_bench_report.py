@@ -19,6 +19,7 @@ from triglot.shared.recipes import recipe
 ROOT = Path(__file__).parents[1]
 SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # what CELL is
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
+pytestmark = pytest.mark.usefixtures("no_more_rounds")
 NO_ROOFLINE = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": None, "copy_gb_per_s": None}
 NO_ROOFLINE["frameworks"] = {}
 QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)

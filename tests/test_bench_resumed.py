@@ -26,8 +26,8 @@ CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75,
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Workers that compute by the reference, and no roofline."""
+def _quick(monkeypatch, no_more_rounds):
+    """Workers that compute by the reference, no roofline, and no more rounds than are asked for."""
     measured = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": 300.0, "copy_gb_per_s": 3.0}
     monkeypatch.setattr(roofline, "measure", lambda *_: {**measured, "frameworks": {}})
     monkeypatch.setattr(benchmark, "WORKER", FAKES)

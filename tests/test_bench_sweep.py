@@ -51,7 +51,7 @@ BROKEN = {
 }
 
 
-def test_a_failure_is_a_row_and_the_sweep_goes_on(swept):
+def test_a_failure_is_a_row_and_the_sweep_goes_on(swept, no_more_rounds):
     names = ["triglot-torch-eager", *BROKEN, "triglot-paddle-eager"]
     sweep, results = swept(names)
     assert [name for name, result in results.items() if result.status == "ok"] == [
@@ -73,7 +73,7 @@ def test_a_failure_is_a_row_and_the_sweep_goes_on(swept):
 
 
 @pytest.mark.parametrize("failing", ["torch-nn", "paddle-nn"], ids=["when it is built", "later"])
-def test_a_reference_that_fails_is_replaced(failing, swept):
+def test_a_reference_that_fails_is_replaced(failing, swept, no_more_rounds):
     sweep, results = swept(
         [failing, "triglot-jax-eager", "triglot-paddle-eager", "triglot-jax-jit"], together=1, again=False
     )
@@ -82,7 +82,7 @@ def test_a_reference_that_fails_is_replaced(failing, swept):
     assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
 
 
-def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
+def test_an_arm_that_takes_too_much_memory_is_a_row(swept, no_more_rounds):
     names = ["triglot-torch-eager", "triglot-torch-compiled", "triglot-paddle-eager"]
     for limit, reason in ((1024, "Unable to allocate 2.00 GiB"), (None, "")):
         _, results = swept(names, memory_limit_mb=limit, time_limit=60)
@@ -270,10 +270,9 @@ def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, count):
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkeypatch):
+def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkeypatch, no_more_rounds):
     """Of the reference too; rounds in which the machine was in another mood have nothing to say of it."""
     monkeypatch.setattr(Workers, "expected", lambda _, case: 0.01 if case.arm == "triglot-torch-eager" else 0.1)
-    monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
     milliseconds = {"triglot-torch-eager": range(1, 13), "triglot-paddle-eager": (6, 12, 18, 24, 30, 36)}
     samples = {arm: map(float, values) for arm, values in milliseconds.items()}
 
@@ -289,12 +288,11 @@ def test_a_slow_arm_is_paired_with_the_rounds_that_it_took_part_in(swept, monkey
     assert (found.ratio.low, found.ratio.high) == pytest.approx((3 / 1.018, 3 * 1.018), rel=1e-3), "no round deviates"
 
 
-def test_a_reference_that_dies_late_leaves_no_ratio_of_a_round_or_two(swept, monkeypatch):
+def test_a_reference_that_dies_late_leaves_no_ratio_of_a_round_or_two(swept, monkeypatch, no_more_rounds):
     """Two slow arms shared few rounds with each other until then; the one with more of them takes its place."""
     names = [f"triglot-{name}" for name in ("torch-eager", "paddle-eager", "jax-eager", "jax-jit")]
     calls = dict(zip(names, (0.01, 0.3, 0.22, 0.1), strict=True))
     monkeypatch.setattr(Workers, "expected", lambda _, case: calls[case.arm])
-    monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
     for dies, pairs in ((5, {names[1]: 6, names[2]: 7}), (47, {})):
         taken = dict.fromkeys(names, 0)
 
