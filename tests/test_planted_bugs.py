@@ -92,9 +92,11 @@ BUGS = {
     "a mask of opposite sense": everywhere(
         "masks.padding", "masks.py", {"return valid[:, None, None, :]": "return ~valid[:, None, None, :]"}
     ),
-    "forbidden scores kept, allowed ones masked": everywhere(
+    "forbidden scores kept, allowed ones masked": Bug(
         "encoder.layers.0.attention.weights",
         "masks.py",
+        {"where(allowed, scores, value)": "where(~allowed, scores, value)"},
+        {"masked_fill(~allowed, value)": "masked_fill(allowed, value)"},
         {"where(allowed, scores, value)": "where(~allowed, scores, value)"},
     ),
     "pre-norm for post-norm": everywhere(
@@ -168,9 +170,11 @@ BUGS = {
         {" + self.bias": ""},
         PRE_TRAINING,
     ),
-    "scores at padding": everywhere(
+    "scores at padding": Bug(
         "heads.masked_lm",
         "heads.py",
+        {"where(valid[:, :, None], scores,": "where(valid[:, :, None] == valid[:, :, None], scores,"},
+        {"masked_fill(~valid[:, :, None],": "masked_fill(valid[:, :, None] != valid[:, :, None],"},
         {"where(valid[:, :, None], scores,": "where(valid[:, :, None] == valid[:, :, None], scores,"},
         PRE_TRAINING,
     ),

@@ -35,7 +35,7 @@ class MaskedLM(nn.Layer):
         x = observe(probe, "norm", self.norm(x))
         table = self.decoder.weight if tokens is None else tokens
         scores = paddle.matmul(x, table, transpose_y=True) + self.bias
-        return paddle.where(valid[:, :, None], scores, paddle.zeros([], scores.dtype))
+        return scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
 
 
 class Heads(nn.Layer):
@@ -64,11 +64,11 @@ class Heads(nn.Layer):
         outputs: dict[str, Tensor] = {}
         if hasattr(self, "logits"):
             scores = self.logits(x)
-            scores = paddle.where(valid[:, :, None], scores, paddle.zeros([], scores.dtype))
+            scores = scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
             outputs["logits"] = observe(probe, "logits", scores)
         if hasattr(self, "log_probabilities"):
             scores = log_softmax(self.log_probabilities(x))
-            scores = paddle.where(valid[:, :, None], scores, paddle.zeros([], scores.dtype))
+            scores = scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
             outputs["log_probabilities"] = observe(probe, "log_probabilities", scores)
         if hasattr(self, "pooler"):
             outputs["pooler"] = observe(probe, "pooler", paddle.tanh(self.pooler(x[:, 0])))

@@ -45,13 +45,14 @@ def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config:
         value = max(value, config.masking_value)
     # Python numbers would pass through float32.
     lowest, value = (paddle.full([], number, scores.dtype) for number in (lowest, value))
+    # Where shapes differ, what is compiled of paddle.where adds tensors of zeros; masked_fill broadcasts by itself.
     if config.masking == "add":
-        scores = paddle.where(allowed, scores, paddle.maximum(scores, lowest - value) + value)
+        scores = paddle.where(allowed.expand_as(scores), scores, paddle.maximum(scores, lowest - value) + value)
     else:
-        scores = paddle.where(allowed, scores, value)
+        scores = scores.masked_fill(~allowed, value)
     weights = paddle.nn.functional.softmax(scores, axis=-1)
     if config.masking == "exclude":
-        weights = paddle.where(allowed, weights, paddle.zeros([], scores.dtype))
+        weights = weights.masked_fill(~allowed, paddle.zeros([], scores.dtype))
     return weights.astype(dtype)
 
 

@@ -37,7 +37,7 @@ def distance(output: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
 
     output, teacher: (B, S, D). valid: bool (B, S).
     """
-    difference = paddle.where(valid[:, :, None], output - teacher, paddle.zeros([], output.dtype))
+    difference = (output - teacher).masked_fill(~valid[:, :, None], paddle.zeros([], output.dtype))
     return difference.square().sum() / (valid.sum() * output.shape[-1]).astype(output.dtype)
 
 

@@ -65,7 +65,7 @@ class Transformer(nn.Layer):
         if self.config.source_vocabulary:
             x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
         x = self.encoder(x, masks.padding(valid), probe=under(probe, "encoder"))
-        return observe(probe, "output", paddle.where(valid[:, :, None], x, paddle.zeros([], x.dtype)))
+        return observe(probe, "output", x.masked_fill(~valid[:, :, None], paddle.zeros([], x.dtype)))
 
     def decode(
         self, target: Tensor, target_valid: Tensor, memory: Tensor, valid: Tensor, probe: Probe | None = None
@@ -74,7 +74,7 @@ class Transformer(nn.Layer):
         x = self.embed_target(target, probe=probe)
         allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
-        return observe(probe, "decoded", paddle.where(target_valid[:, :, None], x, paddle.zeros([], x.dtype)))
+        return observe(probe, "decoded", x.masked_fill(~target_valid[:, :, None], paddle.zeros([], x.dtype)))
 
     def embed_target(self, target: Tensor, first: int | Tensor = 0, probe: Probe | None = None) -> Tensor:
         """What the decoder reads, (B, T, D). ``first``: the position of the first token."""
