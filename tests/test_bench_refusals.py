@@ -13,6 +13,8 @@ import pytest
 import triglot
 from triglot import benchmark
 from triglot.bench import comparison, roofline
+from triglot.commands import bench as commands_bench
+from triglot.commands import output
 from triglot.commands.bench import Kept
 from triglot.shared.environment import cores
 
@@ -35,6 +37,17 @@ def test_ctrl_c_names_no_file_that_was_there_before(workplace, capsys):
     with pytest.raises(KeyboardInterrupt), kept:
         raise KeyboardInterrupt
     assert capsys.readouterr().err.startswith("triglot: bench.json has what was timed")
+
+
+def test_ctrl_c_just_after_the_file_is_written_names_it(workplace, capsys, monkeypatch):
+    def interrupted(file, content, **options):
+        output.write_json(file, content, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands_bench, "write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt), Kept(Path("bench.json"), there=False) as kept:
+        kept.write({})
+    assert capsys.readouterr().err == "triglot: bench.json has what was timed; go on with --resume\n"
 
 
 def test_ctrl_c_leaves_a_file_to_go_on_with_and_no_process(workplace):

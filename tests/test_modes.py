@@ -141,6 +141,18 @@ def test_what_is_compiled_follows_a_training_or_refuses_it(framework, make_check
         triglot.build(framework, checkpoint, mode="compiled").begin_training(triglot.Plan())
 
 
+@pytest.mark.parametrize("name", ["bert-base-tiny", "prenorm-tiny", "translation-tiny"])
+def test_what_paddle_compiles_broadcasts_no_mask_by_adding_zeros(name, make_checkpoint):
+    """What ``paddle.where`` becomes where shapes differ: five tensors as large as all scores, a third of the time."""
+    model: Any = triglot.build("paddle", make_checkpoint(name), mode="jit")
+    batch = batches.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
+    model.prepare("forward", batch)()
+    program = model._run.forward.concrete_program.main_program
+    found = {operation.name() for operation in program.global_block().ops}
+    assert "pd_op.softmax" in found
+    assert "pd_op.full_like" not in found, "the zeros"
+
+
 def test_the_reference_is_never_compiled(make_checkpoint):
     for mode in COMPILED:
         with pytest.raises(FrameworkError, match=f"^NumPy: .*no mode '{mode}'; choose mode 'eager'$"):

@@ -229,19 +229,28 @@ class Kept:
     """The file of --json while the sweep goes on: written with each result; whoever presses Ctrl-C is told of it."""
 
     def __init__(self, file: Path | None, *, there: bool) -> None:
-        self.file, self.there = file, there
+        self.file = file
+        self.foreign = None if there else _stamp(file)
 
     def write(self, so_far: dict[str, Any]) -> None:
         """What there is so far, in the place of what there was."""
         write_json(self.file, so_far, more=True)
-        self.there = True
 
     def __enter__(self) -> "Kept":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt and self.there and self.file is not None and self.file.is_file():
+        # Asked of the file, not remembered: an interrupt may come between its renaming and the next statement.
+        if kind is KeyboardInterrupt and _stamp(self.file) not in (None, self.foreign):
             sys.stderr.write(f"triglot: {self.file} has what was timed; go on with --resume\n")
+
+
+def _stamp(file: Path | None) -> tuple[int, int] | None:
+    """What differs once a file is replaced: where it lies and when it was written; None where there is none."""
+    if file is None or not file.is_file():
+        return None
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]", *, shown: bool) -> int:
