@@ -151,6 +151,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             **{name: one["environment"].get(name) for name in ("processor", "cores")},
             **one["environment"]["packages"],
             **one["environment"].get("settings", {}),
+            **one["environment"].get("variables", {}),
             **{f"weights of {name}": one["models"][name]["weights_digest"] for name in both},
         }
         for one in (old, new)

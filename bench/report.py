@@ -217,6 +217,8 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     ]
     if any(case.get("device_ms") for case in report["cases"] if cell_of(case) == cell):
         parts.append("GPU: from its first work to its last, by the clock of the device.")
+    if switches := told_variables(report["environment"]):
+        parts.append(f"Set in the environment: {switches}.")
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")
@@ -228,6 +230,11 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
         )
         parts.append(f"{told} {base}); single times mean little then, ratios are of the same moments.")
     return " ".join(parts)
+
+
+def told_variables(environment: Mapping[str, Any]) -> str:
+    """What was set where it was measured; empty if nothing that changes a framework."""
+    return ", ".join(f"{name}={value}" for name, value in environment.get("variables", {}).items())
 
 
 def unsteadiness(report: Mapping[str, Any], cell: str) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 # Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
 _QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
 
+# By what has a framework, its compiler or the allocator compute something else, or at another speed.
+_SWITCH = re.compile(
+    r"(XLA|JAX|(PY)?TORCH[A-Z]*|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC)_\w+"
+    "|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
+)
+
 PACKAGES = (
     *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
     *("transformers", "onnxruntime"),  # what the benchmark compares them with
@@ -18,13 +25,27 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """The Python, the machine and the versions of the packages that matter; null for one that is not installed."""
+    """The Python, the machine, the versions of the packages that matter, and the variables that change what they do.
+
+    The version of a package that is not installed is null.
+    """
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": cores(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "variables": variables(),
+    }
+
+
+def variables() -> dict[str, str]:
+    """The environment variables that change what is computed, or how fast; not threads and caches, which we set."""
+    ours = {*THREAD_VARIABLES, *_QUIET}
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if _SWITCH.fullmatch(name) and name not in ours and not name.endswith("_DIR")
     }
 
 

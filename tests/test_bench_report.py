@@ -182,12 +182,14 @@ def test_a_slowdown_is_found_and_noise_is_not(swept, workplace, command, monkeyp
             case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
             case["latency_ms"] = {"p50": float(np.median(case["samples_ms"]))}
         then["models"]["bert-base-tiny"]["weights_digest"] = "another"
+        then["environment"]["variables"]["MKL_CBWR"] = "AVX2"
         Path("then.json").write_text(json.dumps(then))
         targets = ("--markdown", "now.md", "--html", "now.html")
         code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json", *targets)
         assert (code, out.count(f"  {verdict}")) == (expected, 2), out
         assert Path("now.md").read_text().count(f" | {verdict} |\n") == 2
         assert "\n- also, weights of bert-base-tiny was another, is d\n" in Path("now.md").read_text()
+        assert "\n- also, MKL_CBWR was AVX2, is nothing\n" in Path("now.md").read_text()
         assert Path("now.html").read_text().count(f">{verdict}</td></tr>") == 2
         assert "Also, weights of bert-base-tiny was another, is d." in Path("now.html").read_text()
         assert "also, weights of bert-base-tiny was another, is d" in out

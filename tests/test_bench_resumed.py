@@ -55,6 +55,22 @@ def test_a_reference_that_died_is_timed_beside_the_others(others, workplace, com
     assert [one["a"].split("/")[0] for one in written()["ratios"] if one.get("again")] == [f"{others[0]}*"]
 
 
+def test_what_was_measured_with_other_variables_is_timed_anew(workplace, command, monkeypatch):
+    chosen = (*ASKED, "--arm", "triglot-torch-eager", "--markdown", "bench.md")
+
+    def samples(switch, *options):
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", switch)
+        assert command(*chosen, *options) == (0, "", "")
+        assert written()["environment"]["variables"]["NVIDIA_TF32_OVERRIDE"] == switch
+        assert f"NVIDIA_TF32_OVERRIDE={switch}" in Path("bench.md").read_text()
+        return [case["samples_ms"] for case in written()["cases"]]
+
+    first = samples("0")
+    assert samples("0", "--resume") == first
+    again = samples("1", "--resume")
+    assert all(new != old for new, old in zip(again, first, strict=True))
+
+
 def dies_in_its_turn(monkeypatch, arm, *, groups=1):
     """Have the first worker of an arm die when it is its turn, in the last of so many groups."""
     sample, take_turns, begun = Workers.sample, Sweep._take_turns, []

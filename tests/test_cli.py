@@ -192,11 +192,13 @@ def test_recipes_lists_them_all(tmp_path):
     assert content == {name: config.to_dict() for name, config in triglot.recipes().items()}
 
 
-def test_doctor_names_versions(framework):
+def test_doctor_names_versions(framework, monkeypatch):
+    monkeypatch.setenv("FLAGS_use_mkldnn", "0")
     result = run("doctor")
     assert result.returncode == 0
     assert framework in result.stdout.splitlines()[-1]
     assert f"numpy         {np.__version__}" in result.stdout
+    assert "FLAGS_use_mkldnn=0" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,8 @@ def print_doctor(found: Mapping[str, Any]) -> None:
     screen.print(f"Python {found['python']}, {found['system']}, {found['cores']} cores, {found['processor']}")
     for package, version in found["packages"].items():
         screen.print(f"{package:14}{version or 'not installed'}")
+    for name, value in found["variables"].items():
+        screen.print(f"{name}={value}")
     usable = ", ".join(found["frameworks"]) or "none; install triglot[torch], triglot[paddle] or triglot[jax]"
     screen.print(f"frameworks: {usable}")
 

@@ -1,0 +1,36 @@
+"""What a report says about where it was made."""
+
+import pytest
+
+from triglot.shared.environment import environment, thread_settings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "XLA_FLAGS",
+            "JAX_DEFAULT_MATMUL_PRECISION",
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+            "TORCHINDUCTOR_MAX_AUTOTUNE",
+        ),
+        *(
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "FLAGS_use_mkldnn",
+            "OMP_PROC_BIND",
+            "KMP_BLOCKTIME",
+            "MKL_CBWR",
+            "ONEDNN_MAX_CPU_ISA",
+        ),
+        *("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"),
+    ],
+)
+def test_what_changes_a_framework_is_told(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    assert environment()["variables"][name] == "1"
+
+
+@pytest.mark.parametrize("name", ["HOME", "MY_XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", *thread_settings(1)])
+def test_what_does_not_or_is_ours_is_not(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    assert name not in environment()["variables"]
