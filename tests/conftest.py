@@ -24,6 +24,8 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.initializers import initialize, perturb
 from triglot.shared.recipes import recipe
 
+LONG = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -49,6 +51,10 @@ def pytest_configure(config):
     else:
         # What happens without an accelerator is the same on every machine. No framework is imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not any(config.getoption(name) != default for name, default in LONG.items()):
+        # XLA compiles for each shape anew and every shape is met but a few times here: left out, its optimisation does
+        # not pay, and the tests of JAX take half as long. The long proofs run what a user runs.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
     if unknown:
         raise pytest.UsageError(f"unknown frameworks {sorted(unknown)}; known are {list(impls.FRAMEWORKS)}")
