@@ -217,7 +217,7 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
     ]
     if any(case.get("device_ms") for case in report["cases"] if cell_of(case) == cell):
         parts.append("GPU: from its first work to its last, by the clock of the device.")
-    if switches := told_variables(report["environment"]):
+    if switches := _told_variables(report["environment"]):
         parts.append(f"Set in the environment: {switches}.")
     others = report["environment"].get("others", {}).get(cell)
     if others is not None:
@@ -230,11 +230,6 @@ def notes(report: Mapping[str, Any], cell: str) -> str:
         )
         parts.append(f"{told} {base}); single times mean little then, ratios are of the same moments.")
     return " ".join(parts)
-
-
-def told_variables(environment: Mapping[str, Any]) -> str:
-    """What was set where it was measured; empty if nothing that changes a framework."""
-    return ", ".join(f"{name}={value}" for name, value in environment.get("variables", {}).items())
 
 
 def unsteadiness(report: Mapping[str, Any], cell: str) -> float:
@@ -253,6 +248,11 @@ def floor_of_cell(report: Mapping[str, Any], cell: str) -> float | None:
     """The noise floor of one cell: what its reference arm differs from itself by, at most; None: not measured."""
     ratios = {one["a"]: Ratio(one["median"], one["low"], one["high"]) for one in _again(report, cell)}
     return statistics.floor_of(ratios) if ratios else None
+
+
+def _told_variables(environment: Mapping[str, Any]) -> str:
+    """What was set where it was measured; empty if nothing that changes a framework."""
+    return ", ".join(f"{name}={value}" for name, value in environment.get("variables", {}).items())
 
 
 def _again(report: Mapping[str, Any], cell: str) -> list[Mapping[str, Any]]:

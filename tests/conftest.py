@@ -24,8 +24,8 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.initializers import initialize, perturb
 from triglot.shared.recipes import recipe
 
-# What CI is content with; whoever asks for more wants a long proof.
-CONTENT = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
+# What CI is content with. Whoever asks for more wants a long proof.
+SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
 
 
 def pytest_addoption(parser):
@@ -35,14 +35,17 @@ def pytest_addoption(parser):
         help="test these alone, separated by commas; for an environment that cannot hold all of them",
     )
     parser.addoption(
-        "--seeds", default=CONTENT["seeds"], type=int, help="how many seeds to try each planted bug and each shape with"
+        "--seeds",
+        default=SHORT_FORM["seeds"],
+        type=int,
+        help="how many seeds to try each planted bug and each shape with",
     )
     parser.addoption(
         "--paper-sizes", action="store_true", help="run the articles' code at the sizes of the recipes too"
     )
     parser.addoption(
         "--training-steps",
-        default=CONTENT["training_steps"],
+        default=SHORT_FORM["training_steps"],
         type=int,
         help="how many steps each framework is trained for",
     )
@@ -59,7 +62,7 @@ def pytest_configure(config):
     else:
         # What happens without an accelerator is the same on every machine. No framework is imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if all(config.getoption(name) == least for name, least in CONTENT.items()):
+    if all(config.getoption(name) == least for name, least in SHORT_FORM.items()):
         # XLA compiles for each shape anew and every shape is met but a few times here: left out, its optimisation does
         # not pay, and the tests of JAX take half as long. The long proofs run what a user runs.
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")

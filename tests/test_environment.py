@@ -31,6 +31,6 @@ def test_what_changes_a_framework_is_told(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["HOME", "MY_XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", *thread_settings(1)])
-def test_what_does_not_or_is_ours_is_not(name, monkeypatch):
+def test_what_changes_nothing_or_is_set_by_us_is_not_told(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert name not in environment()["variables"]
