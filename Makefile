@@ -33,36 +33,36 @@ lint: $(READY)
 	$(BIN)/pyright
 
 fuzz: $(READY)
-	$(BIN)/python tests/fuzzing.py everything --count 1000000
+	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000
 
 audit: $(READY)
-	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/test_planted_bugs.py tests/test_false_alarms.py tests/test_awkward_models.py tests/test_modes.py
+	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/parity/test_planted_bugs.py tests/parity/test_false_alarms.py tests/models/test_awkward_models.py tests/models/test_modes.py
 
 articles: $(READY)
-	$(BIN)/pytest --paper-sizes tests/test_article_outputs.py
+	$(BIN)/pytest --paper-sizes tests/docs/test_article_outputs.py
 
 training: $(READY)
-	$(BIN)/pytest --training-steps 300 tests/test_training_runs.py
+	$(BIN)/pytest --training-steps 300 tests/training/test_training_runs.py
 
 convergence: $(READY)
 	mkdir -p build
-	$(BIN)/python -m triglot.bench.convergence build/convergence
+	$(BIN)/python -m triglot.bench.studies.convergence build/convergence
 
 generation: $(READY)
-	$(BIN)/python -m triglot.bench.generation
+	$(BIN)/python -m triglot.bench.studies.generation
 
 gpu: $(READY)
-	$(BIN)/pytest --gpu tests/test_gpu.py
+	$(BIN)/pytest --gpu tests/parity/test_gpu.py
 
 bench-proof: $(READY)
 	mkdir -p build
-	$(BIN)/python -m triglot.bench.proof build/bench-proof
+	$(BIN)/python -m triglot.bench.studies.proof build/bench-proof
 
 startup: $(READY)
-	$(BIN)/python -m triglot.bench.startup
+	$(BIN)/python -m triglot.bench.studies.startup
 
 checkpoints: $(READY)
-	$(BIN)/python -m triglot.bench.checkpoints
+	$(BIN)/python -m triglot.bench.studies.checkpoints
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -1,1 +1,1 @@
-"""Measurements of speed. What is computed is checked by the tests; how fast it is, is measured here."""
+"""The benchmark: which framework is fastest where, by how much, and how far from the hardware's limit."""

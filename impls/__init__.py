@@ -4,10 +4,10 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 
-from ..shared.checkpoint import Checkpoint, check_finite
-from ..shared.dtypes import ARITHMETIC
-from ..shared.errors import FrameworkError
-from ..shared.protocol import Builder, Model
+from triglot.shared.checkpoint import Checkpoint, check_finite
+from triglot.shared.dtypes import ARITHMETIC
+from triglot.shared.errors import FrameworkError
+from triglot.shared.model.protocol import Builder, Model
 
 FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"

@@ -1,1 +1,1 @@
-"""What belongs to no framework: configuration, schema, checkpoints, inputs, parity. Imports none of them."""
+"""What belongs to no framework: configuration, inputs, checkpoints, porting, training. Imports no framework."""

@@ -15,14 +15,14 @@ import pytest
 
 import triglot
 from triglot import cli, impls
-from triglot.bench.cases import Cell
-from triglot.bench.settings import Settings
-from triglot.bench.spare import Spare
-from triglot.bench.sweep import Sweep
-from triglot.shared.batches import random_batch
+from triglot.bench.run.cases import Cell
+from triglot.bench.run.extra_rounds import Spare
+from triglot.bench.run.settings import Settings
+from triglot.bench.run.sweep import Sweep
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.initializers import initialize, perturb
-from triglot.shared.recipes import recipe
+from triglot.shared.inputs.random import random_batch
+from triglot.shared.model.initializers import initialize, perturb
+from triglot.shared.model.recipes import recipe
 
 # What CI is content with. Whoever asks for more wants a long proof.
 SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
@@ -94,7 +94,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="session")
 def article_code():
     """The articles' own code, mended: ``article_code.py``, which is no test and cannot be imported by one."""
-    spec = importlib.util.spec_from_file_location("article_code", Path(__file__).with_name("article_code.py"))
+    spec = importlib.util.spec_from_file_location("article_code", Path(__file__).parent / "helpers" / "article_code.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -129,7 +129,7 @@ def check_small():
 @pytest.fixture(scope="session")
 def fakes():
     """The command for a worker of the benchmark whose arms compute by the reference, or fail as their names say."""
-    return sys.executable, "-P", str(Path(__file__).with_name("bench_worker.py"))
+    return sys.executable, "-P", str(Path(__file__).parent / "helpers" / "bench_worker.py")
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Folders, imports and the wheel: what is installed is what stands here, and nothing is loaded before it is needed."""
 
 import ast
+import re
 import subprocess
 import sys
-import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-LIBRARY = ("triglot", "shared", "impls", "bench")
+LAYERS = ("shared", "impls", "parity", "bench", "triglot")  # each may import those before it
 FRAMEWORK_MODULES = {"torch", "paddle", "jax", "flax"}
 
 
@@ -20,37 +20,128 @@ def python_files(*folders):
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-def absolute_imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def module_name(path):
+    """The name under which a file is imported: shared/model/config.py is triglot.shared.model.config."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "triglot" else ("triglot", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in python_files(*LAYERS)}
+
+
+def layer_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else "triglot"
+
+
+def is_type_checking(node):
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def statements(tree):
+    """Every node, except those that only a type checker sees."""
+    for child in ast.iter_child_nodes(tree):
+        if not is_type_checking(child):
+            yield child
+            yield from statements(child)
+
+
+def imported_names(module, source):
+    """Every absolute name that a module imports; of `from a import b` that is a.b, which may be a module or not."""
+    package = module.split(".") if MODULES.get(module, Path()).name == "__init__.py" else module.split(".")[:-1]
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield str(node.module).split(".")[0]
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{start}.{alias.name}" for alias in node.names)
 
 
-def test_packages_are_the_folders_on_disk():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in python_files(*LIBRARY)}
-    expected = {name if name.split(".")[0] == "triglot" else f"triglot.{name}" for name in found}
-    assert set(settings["packages"]) == expected
+def modules_in_strings(source):
+    """Strings such as "triglot.parity.worker": commands of worker processes, and the builders of arms."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if name := re.fullmatch(r"(triglot(?:\.[a-z_]+)+)(?::\w+)?", node.value):
+                yield name[1]
 
 
-@pytest.mark.parametrize("path", python_files(*LIBRARY, "tests"), ids=lambda path: str(path.relative_to(ROOT)))
+def own_modules(names):
+    """The modules of ours among ``names``: the longest part of each that is one."""
+    for name in names:
+        parts = name.split(".")
+        lengths = [length for length in range(len(parts), 1, -1) if ".".join(parts[:length]) in MODULES]
+        if parts[0] == "triglot":
+            yield ".".join(parts[: lengths[0]]) if lengths else "triglot"
+
+
+def arrows_upwards(module, source):
+    """The modules that ``module`` names although they stand in a higher layer."""
+    names = [*imported_names(module, source), *modules_in_strings(source)]
+    allowed = LAYERS.index(layer_of(module))
+    return sorted({other for other in own_modules(names) if LAYERS.index(layer_of(other)) > allowed})
+
+
+def circle(arrows):
+    """A circle of modules, as a list that begins and ends with the same one; empty if there is none."""
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        path.append(module)
+        found = next((found for other in sorted(arrows.get(module, ())) if (found := visit(other))), [])
+        path.pop()
+        done.add(module)
+        return found
+
+    return next((found for module in sorted(arrows) if (found := visit(module))), [])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    assert arrows_upwards(module, MODULES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("from triglot.parity.run import compare", "triglot.parity.run"),
+        ("def late():\n    import triglot.bench.run.sweep", "triglot.bench.run.sweep"),
+        ("from triglot import api", "triglot.api"),
+        ("COMMAND = ('-m', 'triglot.parity.worker')", "triglot.parity.worker"),
+        ("BUILDER = 'triglot.bench.peers.torch_encoder:prepare'", "triglot.bench.peers.torch_encoder"),
+    ],
+)
+def test_an_arrow_upwards_is_noticed(source, named):
+    assert arrows_upwards("triglot.impls.model", source) == [named]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    arrows = {
+        module: set(own_modules(imported_names(module, path.read_text()))) - {module, "triglot"}
+        for module, path in MODULES.items()
+    }
+    assert circle(arrows) == []
+
+
+def test_a_circle_is_noticed():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize("path", python_files(*LAYERS, "tests"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_our_packages_are_imported_under_triglot(path):
-    assert not {"shared", "impls", "tests", "bench"} & set(absolute_imports(path))
+    names = {name.split(".")[0] for name in imported_names("tests", path.read_text())}
+    assert not {"shared", "impls", "parity", "bench", "tests"} & names
 
 
 @pytest.mark.parametrize("path", python_files("shared", "triglot"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_shared_and_the_face_import_no_framework(path):
-    assert not FRAMEWORK_MODULES & set(absolute_imports(path))
-
-
-@pytest.mark.parametrize("path", python_files("shared"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_shared_knows_no_implementation(path):
-    assert "triglot" not in set(absolute_imports(path))
-    depth = len(path.relative_to(ROOT / "shared").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not (isinstance(node, ast.ImportFrom) and node.level > depth), "an import leaves shared"
+    names = {name.split(".")[0] for name in imported_names(module_name(path), path.read_text())}
+    assert not FRAMEWORK_MODULES & names
 
 
 @pytest.mark.parametrize("statement", ["import triglot", "import triglot.cli", "import triglot; triglot.frameworks()"])

@@ -4,8 +4,8 @@ Importing this imports no framework; each is loaded when it is first asked for.
 """
 
 from triglot.api import batch, build, check, frameworks, initialize, load, port, recipes, save
+from triglot.parity.report import Report
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.config import ModelConfig
 from triglot.shared.errors import (
     BenchError,
     CheckpointError,
@@ -19,10 +19,10 @@ from triglot.shared.errors import (
     TrainingError,
     TriglotError,
 )
-from triglot.shared.inputs import Batch, taught, teacher_forcing
-from triglot.shared.parity.reports import Report
-from triglot.shared.protocol import Model
-from triglot.shared.training import Plan
+from triglot.shared.inputs.validation import Batch, taught, teacher_forcing
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.protocol import Model
+from triglot.shared.training.plan import Plan
 from triglot.training import score, train, translation
 
 __all__ = [

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from triglot import arguments, impls, models
+from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared import porting
-from triglot.shared import recipes as named
-from triglot.shared.batches import random_batches
 from triglot.shared.checkpoint import Checkpoint, Verify
-from triglot.shared.config import ModelConfig
 from triglot.shared.dtypes import ARITHMETIC
 from triglot.shared.errors import FrameworkError
-from triglot.shared.initializers import initialize as draw
-from triglot.shared.inputs import Batch, batch, check_batch
-from triglot.shared.parity.reports import Report
-from triglot.shared.porting.configured import configured
-from triglot.shared.protocol import Model, Reference
+from triglot.shared.inputs.random import random_batches
+from triglot.shared.inputs.validation import Batch, batch, check_batch
+from triglot.shared.model import recipes as named
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.initializers import initialize as draw
+from triglot.shared.model.overrides import configured
+from triglot.shared.model.protocol import Model, Reference
+from triglot.shared.porting import port as porting
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -147,10 +147,10 @@ def check(
         InputError: there is no batch, or one does not fit the model.
     """
     # Imported here: who only loads weights should not wait for the harness.
+    from triglot.parity import run as harness  # noqa: PLC0415
+    from triglot.parity.judge import Subject  # noqa: PLC0415
+    from triglot.parity.pool import LocalPool, WorkerPool  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
-    from triglot.shared.parity import harness  # noqa: PLC0415
-    from triglot.shared.parity.judging import Subject  # noqa: PLC0415
-    from triglot.shared.parity.pools import LocalPool, WorkerPool  # noqa: PLC0415
 
     for framework in pythons or {}:
         impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
@@ -188,7 +188,7 @@ def check(
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         if isolate:
             pool = WorkerPool(
-                {name: [pythons.get(name, sys.executable), "-P", "-m", "triglot.impls.worker"] for name in asked},
+                {name: [pythons.get(name, sys.executable), "-P", "-m", "triglot.parity.worker"] for name in asked},
                 weights,
                 Path(folder),
                 settings=settings,
@@ -216,7 +216,7 @@ def check(
 
 
 def _reference(checkpoint: Checkpoint) -> Reference:
-    from triglot.impls import reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
+    from triglot.parity import truth as reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
 
     return reference.Reference(checkpoint)
 

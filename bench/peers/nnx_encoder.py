@@ -10,14 +10,15 @@ from flax import nnx
 from jax import Array as JaxArray
 from jax import numpy as jnp
 
-from ...shared import schema
-from ...shared.arrays import Array
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.inputs import Batch
-from ...shared.training import BETAS, EPSILON
-from ..cases import Case
-from ..steps import PLAN, after_a_step, derived
+from triglot.bench.run.cases import Case
+from triglot.bench.run.training_step import PLAN, after_a_step, derived
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.training.plan import BETAS, EPSILON
+
 from .names import table
 
 _LINEAR = (

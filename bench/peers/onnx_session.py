@@ -9,11 +9,11 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from ... import impls
-from ...shared.arrays import Array
-from ...shared.checkpoint import Checkpoint
-from ...shared.inputs import Batch
-from ..cases import Case
+from triglot import impls
+from triglot.bench.run.cases import Case
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
 
 
 class _Exported(nn.Module):

@@ -7,13 +7,14 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
-from ...shared.arrays import Array
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.inputs import Batch
-from ...shared.training import BETAS, EPSILON
-from ..cases import Case
-from ..steps import PLAN, after_a_step, derived
+from triglot.bench.run.cases import Case
+from triglot.bench.run.training_step import PLAN, after_a_step, derived
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.training.plan import BETAS, EPSILON
+
 from .names import table
 
 _LINEAR = (

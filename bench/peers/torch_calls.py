@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
-from ...shared.arrays import Array
-from ...shared.inputs import Batch
-from ...shared.training import BETAS, EPSILON
-from ..cases import Case
-from ..steps import PLAN, after_a_step, derived
+from triglot.bench.run.cases import Case
+from triglot.bench.run.training_step import PLAN, after_a_step, derived
+from triglot.impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
+from triglot.shared.arrays import Array
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.training.plan import BETAS, EPSILON
 
 Canonical = Callable[[Mapping[str, Array]], dict[str, Array]]
 

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...shared.arrays import Array
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.inputs import Batch
-from ..cases import Case
+from triglot.bench.run.cases import Case
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model.config import ModelConfig
+
 from .names import table
 from .torch_calls import Calls
 

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from transformers import BertModel
 
-from ...shared import porting, schema
-from ...shared.arrays import Array
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.inputs import Batch
-from ...shared.porting import huggingface_names
-from ..cases import Case
+from triglot.bench.run.cases import Case
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.porting import port as porting
+from triglot.shared.porting.dialects import huggingface_names
+
 from .torch_calls import Calls
 
 

@@ -8,8 +8,9 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
+
 from .masks import masked_softmax
 
 

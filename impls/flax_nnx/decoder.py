@@ -9,8 +9,9 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, under
+
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .process import PrePostProcess

@@ -7,9 +7,10 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared import positions
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model import positions
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .process import PrePostProcess
 
 

@@ -6,8 +6,9 @@ Shapes: B batch, S length, H heads, D hidden size.
 from flax import nnx
 from jax import Array
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, under
+
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .process import PrePostProcess

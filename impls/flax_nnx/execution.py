@@ -14,7 +14,8 @@ import jax
 from flax import nnx
 from jax import Array
 
-from ...shared.probe import Probe
+from triglot.shared.model.probe import Probe
+
 from . import masks
 from .transformer import Transformer
 

@@ -9,8 +9,8 @@ import jax
 from flax import nnx
 from jax import Array
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
 
 # Exact or approximate is always written out: the defaults of the frameworks differ.
 ACTIVATIONS = {

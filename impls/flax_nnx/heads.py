@@ -7,8 +7,9 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS

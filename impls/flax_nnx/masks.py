@@ -7,7 +7,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.config import ModelConfig
+from triglot.shared.model.config import ModelConfig
 
 
 def padding(valid: Array) -> Array:

@@ -7,8 +7,8 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.batch_norm import check_channels
-from ...shared.config import ModelConfig
+from triglot.shared.model.batch_norm import check_channels
+from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm(nnx.Module):

@@ -6,8 +6,9 @@ Shapes: B batch, S length, D hidden size.
 from flax import nnx
 from jax import Array
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
+
 from .norms import NORMS
 
 

@@ -13,8 +13,9 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from ...shared.probe import Probe
-from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
+from triglot.shared.model.probe import Probe
+from triglot.shared.training.plan import BETAS, EPSILON, Moments, Outcome, Plan
+
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer

@@ -12,10 +12,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from ...shared import schema
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.schema import Parameter
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import Parameter
+
 from .transformer import Transformer
 
 NATIVE = {"linear_weight": "kernel", "embedding": "embedding", "bias": "bias", "scale": "scale"}

@@ -6,10 +6,11 @@ Shapes: B batch, S length, D hidden size.
 import numpy as np
 from numpy import ndarray
 
-from ...shared import positions
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model import positions
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .process import PrePostProcess
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ...shared.arrays import Array
-from ...shared.errors import FrameworkError
-from ...shared.probe import Probe
+from triglot.shared.arrays import Array
+from triglot.shared.errors import FrameworkError
+from triglot.shared.model.probe import Probe
+
 from . import masks
 from .transformer import Transformer
 

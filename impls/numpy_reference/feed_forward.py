@@ -7,9 +7,9 @@ from functools import partial
 
 from numpy import ndarray
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
 
 # Exact or approximate is always written out: the defaults of the frameworks differ.
 ACTIVATIONS = {

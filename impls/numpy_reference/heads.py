@@ -6,9 +6,10 @@ Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 import numpy as np
 from numpy import ndarray
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS

@@ -6,8 +6,8 @@ Shapes: B batch, T target length, S source length, H heads.
 import numpy as np
 from numpy import ndarray
 
-from ...shared.config import ModelConfig
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model.config import ModelConfig
 
 
 def padding(valid: ndarray) -> ndarray:

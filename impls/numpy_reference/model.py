@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ...shared import inputs
-from ...shared.checkpoint import Checkpoint
-from ...shared.dropouts import check_dropout_masks
-from ...shared.errors import FrameworkError
-from ...shared.inputs import Batch
-from ...shared.probe import Probe
-from ...shared.training import Moments, Outcome, Plan
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model.probe import Probe
+from triglot.shared.training.dropout_masks import check_dropout_masks
+from triglot.shared.training.plan import Moments, Outcome, Plan
+
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator

@@ -6,9 +6,9 @@ Shapes: B batch, S or L length, D hidden size, C channels.
 import numpy as np
 from numpy import ndarray
 
-from ...shared.batch_norm import check_channels
-from ...shared.config import ModelConfig
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model.batch_norm import check_channels
+from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm:

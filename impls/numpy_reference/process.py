@@ -5,9 +5,10 @@ Shapes: B batch, S length, D hidden size.
 
 from numpy import ndarray
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
-from .. import numpy_nn as nn
+from triglot.impls import numpy_nn as nn
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
+
 from .norms import NORMS
 
 

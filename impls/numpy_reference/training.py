@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 from numpy import ndarray
 
-from ...shared import schema
-from ...shared.probe import Probe
+from triglot.shared.model import schema
+from triglot.shared.model.probe import Probe
+
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer

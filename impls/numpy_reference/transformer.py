@@ -6,8 +6,9 @@ Shapes: B batch, S length, D hidden size.
 import numpy as np
 from numpy import ndarray
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from . import masks
 from .attention import MultiHeadAttention
 from .decoder import Decoder

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...shared import schema
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+
 from .transformer import Transformer
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import paddle
 from paddle import Tensor, nn
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, under
+
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .process import PrePostProcess

@@ -5,8 +5,9 @@ Shapes: B batch, S length, H heads, D hidden size.
 
 from paddle import Tensor, nn
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, under
+
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .process import PrePostProcess

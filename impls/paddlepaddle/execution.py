@@ -17,10 +17,11 @@ from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 from paddle.utils import flatten, pack_sequence_as
 
-from ...shared.config import ModelConfig
-from ...shared.environment import threads
-from ...shared.errors import FrameworkError
-from ...shared.probe import Probe
+from triglot.shared.environment import threads
+from triglot.shared.errors import FrameworkError
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe
+
 from . import masks
 from .transformer import Transformer
 

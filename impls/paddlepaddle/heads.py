@@ -6,8 +6,9 @@ Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 import paddle
 from paddle import Tensor, nn
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS

@@ -5,8 +5,9 @@ Shapes: B batch, S length, D hidden size.
 
 from paddle import Tensor, nn
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
+
 from .norms import NORMS
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from ...shared.probe import Probe
-from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
+from triglot.shared.model.probe import Probe
+from triglot.shared.training.plan import BETAS, EPSILON, Moments, Outcome, Plan
+
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer

@@ -9,10 +9,11 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from ...shared import schema
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.dtypes import BFLOAT16, storable
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.dtypes import BFLOAT16, storable
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+
 from .transformer import Transformer
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
+
 from .masks import masked_softmax
 
 

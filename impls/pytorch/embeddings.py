@@ -6,9 +6,10 @@ Shapes: B batch, S length, D hidden size.
 import torch
 from torch import Tensor, nn
 
-from ...shared import positions
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model import positions
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .process import PrePostProcess
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...shared.errors import FrameworkError
-from ...shared.probe import Probe
+from triglot.shared.errors import FrameworkError
+from triglot.shared.model.probe import Probe
+
 from . import masks
 from .transformer import Transformer
 

@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, dropped, observe
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, dropped, observe
 
 # Exact or approximate is always written out: the defaults of the frameworks differ.
 ACTIVATIONS = {

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...shared.config import ModelConfig
-from ...shared.probe import Probe, observe, under
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
 from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS

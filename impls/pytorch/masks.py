@@ -6,7 +6,7 @@ Shapes: B batch, T target length, S source length, H heads.
 import torch
 from torch import Tensor
 
-from ...shared.config import ModelConfig
+from triglot.shared.model.config import ModelConfig
 
 
 def padding(valid: Tensor) -> Tensor:

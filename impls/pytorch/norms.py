@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...shared.batch_norm import check_channels
-from ...shared.config import ModelConfig
+from triglot.shared.model.batch_norm import check_channels
+from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm(nn.Module):

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ...shared.probe import Probe
-from ...shared.training import BETAS, EPSILON, Moments, Outcome, Plan
+from triglot.shared.model.probe import Probe
+from triglot.shared.training.plan import BETAS, EPSILON, Moments, Outcome, Plan
+
 from . import weights
 from .masks import log_softmax
 from .transformer import Transformer

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ...shared import schema
-from ...shared.checkpoint import Checkpoint
-from ...shared.config import ModelConfig
-from ...shared.dtypes import BFLOAT16
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.dtypes import BFLOAT16
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+
 from .transformer import Transformer
 
 

@@ -24,7 +24,7 @@ from triglot.commands.output import PRINTED, check_apart, check_file, check_targ
 from triglot.shared.errors import BenchError
 
 if TYPE_CHECKING:
-    from triglot.bench.comparison import Change  # which would make every command wait
+    from triglot.bench.report.comparison import Change  # which would make every command wait
 
 ModelsArgument = Annotated[
     list[str],
@@ -127,10 +127,13 @@ def bench(
     quiet: QuietOption = False,
 ) -> None:
     """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
-    from triglot import bench_page, bench_tables, benchmark, models  # noqa: PLC0415
-    from triglot.bench import arms, comparison, report  # noqa: PLC0415
-    from triglot.bench.cases import Case, cells  # noqa: PLC0415
-    from triglot.bench.settings import Settings  # noqa: PLC0415
+    from triglot import models  # noqa: PLC0415
+    from triglot.bench.report import comparison, report  # noqa: PLC0415
+    from triglot.bench.report import page as bench_page  # noqa: PLC0415
+    from triglot.bench.report import tables as bench_tables  # noqa: PLC0415
+    from triglot.bench.run import arms, benchmark  # noqa: PLC0415
+    from triglot.bench.run.cases import Case, cells  # noqa: PLC0415
+    from triglot.bench.run.settings import Settings  # noqa: PLC0415
     from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import environment, files  # noqa: PLC0415
 

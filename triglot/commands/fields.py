@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from triglot.shared.errors import ConfigError
-from triglot.shared.recipes import recipe, recipes
+from triglot.shared.model.recipes import recipe, recipes
 
 
 def configuration(base: str | None, fields: Sequence[str] | None) -> dict[str, Any] | None:

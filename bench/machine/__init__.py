@@ -1,0 +1,1 @@
+"""What the machine can do (roofline) and what it is doing (load, memory, GPU)."""

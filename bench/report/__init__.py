@@ -1,0 +1,1 @@
+"""What the samples say: statistics, comparisons, tables, plots and the HTML page."""

@@ -1,0 +1,59 @@
+"""Triglot's own implementations, as an arm runs them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from triglot import impls
+from triglot.parity.generation import GENERATED, IDS, ended
+from triglot.parity.outputs import named
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs.validation import Batch
+
+from .arms import ARMS
+from .cases import Case
+from .training_step import PLAN, after_a_step, derived
+
+
+class Ours:
+    """The calls of one model on several batches, as one."""
+
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+        arm, cell = ARMS[case.arm], case.cell
+        self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
+        self.workload = cell.workload
+        if cell.workload == "training":
+            self.model.begin_training(PLAN)
+        self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
+
+    def call(self) -> list[Any]:
+        """Compute every batch."""
+        return [call() for call in self.calls]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until they are there."""
+        self.model.wait(results)
+
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """What a call returned, of the first batch."""
+        if self.workload == "generation":
+            ids = [self.model.to_numpy(target) for target in results]
+            end_id = self.model.config.special_ids[1]
+            return {IDS: ids[0], GENERATED: np.array(sum(said(target, end_id) for target in ids))}
+        if self.workload == "training":
+            return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return derived(float(loss), self.model.to_canonical(gradients))
+        output, heads = results[0]
+        return {name: self.model.to_numpy(value) for name, value in named(output, heads).items()}
+
+
+prepare = Ours
+
+
+def said(ids: Array, end_id: int) -> int:
+    """How many tokens of targets (B, T) the model said: all but the first, up to the end of each."""
+    return int((~ended(ids, end_id))[:, 1:].sum())

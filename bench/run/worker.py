@@ -1,0 +1,148 @@
+"""The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
+
+The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
+cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call at least
+so often, and so often that it comes nearest to so long, and the answer holds the milliseconds of each, on a GPU those
+by its own clock too. The process sleeps in between. Every answer says how many seconds of processors it used since the
+one before.
+"""
+
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triglot.bench.machine import gpu, memory
+from triglot.shared.environment import environment
+from triglot.shared.errors import BenchError
+from triglot.shared.worker import WorkerError
+
+if TYPE_CHECKING:
+    from .arms import Prepared  # imported for real after the idle worker's memory is measured
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    # Frameworks print what they like; the answers need a channel of their own.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    prepared: Prepared | None = None
+    clock: gpu.DeviceClock | None = None
+    answer: dict[str, Any]
+    used = 0.0
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        try:
+            if prepared is None:
+                prepared, answer = build(request)
+                memory.give_back()  # what its outputs took, and weights before they were converted
+                clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
+            else:
+                answer = sample(prepared, clock, request["seconds"], request["least"])
+        except Exception as error:
+            reason = WorkerError.of(error, fatal=True)
+            answer = {"error": str(reason), "fatal": True}
+        before, used = used, time.process_time()
+        answer["processor_seconds"] = used - before
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
+    """What is to be timed, and what it took to make it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, request["processors"])
+    if request["memory_limit_mb"]:
+        # All private memory that a process may write to, touched or not: what its allocator sets aside counts as well.
+        limit = request["memory_limit_mb"] * memory.MEBIBYTE
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    idle = memory.resident()
+    from triglot.shared import checkpoint  # noqa: PLC0415 (after what the idle worker is measured by)
+    from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after what the idle worker is measured by)
+    from triglot.shared.inputs.validation import Batch  # noqa: PLC0415
+
+    from .arms import ARMS  # noqa: PLC0415
+    from .cases import Case  # noqa: PLC0415
+
+    case = Case.from_dict(request["case"])
+    times = [time.perf_counter()]
+    for package in ARMS[case.arm].packages:
+        importlib.import_module(package)
+    gpu.check(ARMS[case.arm].framework, case.cell.device, sys.modules)
+    module, function = request["builder"].split(":")
+    prepare = getattr(importlib.import_module(module), function)
+    times.append(time.perf_counter())
+    weights = checkpoint.load(request["checkpoint"])
+    batches = [Batch(**npz.read(Path(path))) for path in request["batches"]]
+    prepared = prepare(weights, case, batches)
+    times.append(time.perf_counter())
+    results = prepared.call()
+    prepared.wait(results)
+    times.append(time.perf_counter())
+    _check_threads(case.cell.threads, sys.modules)
+    peak = (memory.most_resident() - idle) / memory.MEBIBYTE
+    device_peak = gpu.peak_mb(ARMS[case.arm].framework, case.cell.device, sys.modules)
+    judged = prepared
+    if request["judged"]:  # less than what is timed
+        judged = prepare(weights, case, [Batch(**npz.read(Path(request["judged"])))])
+        results = judged.call()
+        judged.wait(results)
+    npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
+    imported, loaded, first = (after - before for before, after in pairwise(times))
+    return prepared, {
+        "environment": {**environment(), "executable": sys.executable},
+        "import_s": imported,
+        "load_s": loaded,
+        "first_s": first,
+        "peak_rss_mb": peak,
+        "judged_rss_mb": (memory.most_resident() - idle) / memory.MEBIBYTE,
+        "peak_device_mb": device_peak,
+    }
+
+
+def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float, least: int) -> dict[str, Any]:
+    """Milliseconds of each call, as often as comes nearest to so many seconds, and the processors that were used.
+
+    ``device``: its clock, where there is one; then "device_ms" is what each call took by it.
+    """
+    samples: list[float] = []
+    device_samples: list[float] = []
+    clock, processor = time.perf_counter, time.process_time
+    busy, begin = processor(), clock()
+    while len(samples) < max(least, 1) or (1 + 0.5 / len(samples)) * (clock() - begin) < seconds:
+        start = clock()
+        if device is not None:
+            device.start()
+        results = prepared.call()
+        if device is not None:
+            device.stop()
+        prepared.wait(results)
+        del results  # or the next call would find less memory
+        samples.append(1000 * (clock() - start))
+        if device is not None:
+            device_samples.append(device.milliseconds())
+    used = (processor() - busy) / (clock() - begin)
+    return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
+
+
+def _check_threads(asked: int, loaded: Mapping[str, Any]) -> None:
+    """Refuse to be timed on another number of threads than was asked for.
+
+    Raises:
+        BenchError: says who has how many.
+    """
+    found = {"the process": len(os.sched_getaffinity(0))} if hasattr(os, "sched_getaffinity") else {}
+    if "torch" in loaded:
+        found["PyTorch"] = loaded["torch"].get_num_threads()
+    if wrong := [f"{name} has {count}" for name, count in found.items() if count != asked]:
+        raise BenchError(f"{' and '.join(wrong)} threads, not {asked}")
+
+
+if __name__ == "__main__":
+    main()

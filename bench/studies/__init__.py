@@ -1,0 +1,1 @@
+"""Measurements of their own, each with a make target."""

@@ -1,0 +1,228 @@
+"""What it costs to open a checkpoint, to build a model from it and to look at one tensor: ``make checkpoints``.
+
+Each measurement is made in a fresh process on Linux, which tells in ``/proc`` what was mapped and what was read. The
+files, of 0.4 and 6 GB, are written to a temporary folder and removed again; ``TMPDIR`` says where there is room.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from triglot.impls import build, builder
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint, check_finite, load, save
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
+
+ROUNDS = 11
+
+# What is asked for: a model of this size should be there at once, as if it had been in memory all the time.
+BASE_LIMIT, LARGE_LIMIT = 0.050, 0.100
+
+_BASE = recipe("bert-base")
+# 118 layers of BERT-large: 6 GB in 1,895 tensors. More layers than anybody has, so that many headers are read.
+_LARGE = replace(_BASE, hidden_size=1024, layers=118, heads=16, feed_forward_size=4096)
+_ONE = "encoder.layers.1.feed_forward.inner.weight"
+
+
+class _Repeated(Mapping[str, Array]):
+    """Tensors that all show the start of the same random numbers, so that they need no memory of their own."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._shapes = {name: parameter.shape for name, parameter in schema.parameters(config).items()}
+        longest = max(int(np.prod(shape)) for shape in self._shapes.values())
+        self._numbers = np.random.default_rng(0).standard_normal(longest, np.float32)
+
+    def __getitem__(self, name: str) -> Array:
+        shape = self._shapes[name]
+        return self._numbers[: int(np.prod(shape))].reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def opening(path: Path) -> dict[str, float]:
+    """Seconds that ``load`` takes."""
+    start = time.perf_counter()
+    load(path)
+    return {"seconds": time.perf_counter() - start}
+
+
+def opening_from_disk(path: Path) -> dict[str, float]:
+    """The same when no part of the file is in the memory of the system, and the bytes read from the disk for it."""
+    _forget(path)
+    before = _process("io", "read_bytes")
+    return {**opening(path), "read": _process("io", "read_bytes") - before}
+
+
+def sharing(path: Path) -> dict[str, float]:
+    """PyTorch's model of a checkpoint: how long each step takes, and whose memory its parameters are."""
+    tiny = recipe("bert-base-tiny")
+    build("torch", Checkpoint(tiny, initialize(tiny)))  # imports PyTorch
+    before = _process("status", "RssAnon")
+    times = [time.perf_counter()]
+    checkpoint = load(path, "open")
+    times.append(time.perf_counter())
+    model = builder("torch")(checkpoint, device="cpu", dtype=None)
+    times.append(time.perf_counter())
+    check_finite(checkpoint, "float32")  # as ``build`` does before it
+    times.append(time.perf_counter())
+    parameters: list[Any] = list(model.transformer.parameters())  # pyright: ignore[reportAttributeAccessIssue,reportUnknownArgumentType,reportUnknownMemberType]
+    ranges = _mapped(path)
+    inside = [
+        parameter
+        for parameter in parameters
+        if any(
+            start <= parameter.data_ptr() and parameter.data_ptr() + parameter.nbytes <= end for start, end in ranges
+        )
+    ]
+    return {
+        "build": times[2] - times[1],
+        "check": times[3] - times[2],
+        "parameters": len(parameters),
+        "inside": len(inside),
+        "bytes": sum(parameter.nbytes for parameter in parameters),
+        "anonymous": _process("status", "RssAnon") - before,
+    }
+
+
+def verifying(path: Path) -> dict[str, float]:
+    """Seconds that it takes to compare all tensors with their checksums."""
+    start = time.perf_counter()
+    load(path, "full")
+    return {"seconds": time.perf_counter() - start}
+
+
+def one_tensor(path: Path) -> dict[str, float]:
+    """One tensor of a large file: what was read from the disk for it, and what became resident."""
+    _forget(path)
+    checkpoint = load(path)
+    before = {name: _process("status", name) for name in ("RssAnon", "RssFile")}
+    calls, disk = _process("io", "rchar"), _process("io", "read_bytes")
+    start = time.perf_counter()
+    tensor = checkpoint.tensors[_ONE]  # compared with its checksum
+    seconds = time.perf_counter() - start
+    grown = sum(_process("status", name) - value for name, value in before.items())
+    return {
+        "seconds": seconds,
+        "bytes": tensor.nbytes,
+        "resident": grown,
+        "disk": _process("io", "read_bytes") - disk,
+        "calls": _process("io", "rchar") - calls,
+    }
+
+
+MEASUREMENTS: Mapping[str, Callable[[Path], dict[str, float]]] = {
+    function.__name__: function for function in (opening, opening_from_disk, sharing, verifying, one_tensor)
+}
+
+
+def measure(name: str, path: Path, rounds: int = ROUNDS) -> list[dict[str, float]]:
+    """One measurement in fresh processes; one round before is not counted."""
+    command = [
+        sys.executable,
+        "-m",
+        __name__ if __name__ != "__main__" else "triglot.bench.studies.checkpoints",
+        name,
+        str(path),
+    ]
+    results = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds + 1)]
+    return [json.loads(result) for result in results[1:]]
+
+
+def main() -> None:
+    """Write the files, measure, and print a line for each measurement."""
+    if len(sys.argv) == 3:
+        sys.stdout.write(json.dumps(MEASUREMENTS[sys.argv[1]](Path(sys.argv[2]))))
+        return
+    table = Table("measurement", title=f"up to {ROUNDS} fresh processes each")
+    for column in ("median", "best", "limit"):
+        table.add_column(column, justify="right")
+    with tempfile.TemporaryDirectory() as folder:
+        _measure_base(Path(folder) / "base.npz", table)
+        _measure_large(Path(folder) / "large.npz", table)
+    Console().print(table)
+
+
+def _measure_base(path: Path, table: Table) -> None:
+    save(Checkpoint(_BASE, initialize(_BASE)), path)
+    size = f"bert-base, {path.stat().st_size / 1e6:.0f} MB"
+    table.add_row(f"{size}: open", *_milliseconds(measure("opening", path)), f"{BASE_LIMIT * 1e3:.0f} ms")
+    table.add_row("open, not in memory yet", *_milliseconds(measure("opening_from_disk", path)))
+    table.add_row("verify all checksums", *_milliseconds(measure("verifying", path, 3)))
+    shared = measure("sharing", path, 3)
+    table.add_row("build PyTorch's model on the mapping", *_milliseconds(shared, "build"))
+    table.add_row("look for NaN and infinity, all of it", *_milliseconds(shared, "check"))
+    last = shared[-1]
+    table.add_row("parameters inside the mapping", f"{last['inside']} of {last['parameters']}", "", "all")
+    table.add_row("memory beside the mapping", f"{last['anonymous'] / 1e6:.1f} of {last['bytes'] / 1e6:.0f} MB")
+    table.add_section()
+
+
+def _measure_large(path: Path, table: Table) -> None:
+    save(Checkpoint(_LARGE, _Repeated(_LARGE)), path)
+    size = f"{len(schema.parameters(_LARGE)):,} tensors, {path.stat().st_size / 1e9:.1f} GB"
+    table.add_row(f"{size}: open", *_milliseconds(measure("opening", path)), f"{LARGE_LIMIT * 1e3:.0f} ms")
+    cold = measure("opening_from_disk", path)
+    table.add_row("open, not in memory yet", *_milliseconds(cold))
+    table.add_row("  read from the disk", f"{cold[-1]['read'] / 1e6:.1f} MB")
+    one = measure("one_tensor", path, 3)
+    table.add_row(f"one tensor of {one[-1]['bytes'] / 1e6:.1f} MB", *_milliseconds(one))
+    table.add_row("  resident memory grew by", f"{one[-1]['resident'] / 1e6:.1f} MB")
+    table.add_row("  read from the disk", f"{one[-1]['disk'] / 1e6:.1f} MB")
+    table.add_row("  read by system calls", f"{one[-1]['calls'] / 1e6:.1f} MB")
+
+
+def _milliseconds(results: list[dict[str, float]], name: str = "seconds") -> tuple[str, str]:
+    """The median and, for a machine that has other work as well, the best."""
+    values = [result[name] * 1e3 for result in results]
+    return f"{statistics.median(values):.1f} ms", f"{min(values):.1f} ms"
+
+
+def _forget(path: Path) -> None:
+    """Drop the file from the memory of the system."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def _process(file: str, field: str) -> int:
+    """A number of bytes that the system tells about this process."""
+    for line in Path(f"/proc/self/{file}").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * (1024 if line.endswith("kB") else 1)
+    raise KeyError(field)
+
+
+def _mapped(path: Path) -> list[tuple[int, int]]:
+    """The address ranges at which a file is mapped; neighbours that differ in their rights are one."""
+    ranges: list[tuple[int, int]] = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(f" {path}"):
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, end))
+    return ranges
+
+
+if __name__ == "__main__":
+    main()

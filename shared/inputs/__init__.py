@@ -1,0 +1,1 @@
+"""Batches: checked, random, from a file, or from real text."""

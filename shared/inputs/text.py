@@ -1,0 +1,64 @@
+"""Batches of real English: sentences of the Python manual, cut into tokens by the model's own tokenizer."""
+
+import re
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from triglot.shared.errors import InputError
+from triglot.shared.model.config import ModelConfig
+
+from .random import padded_batches
+from .validation import Batch
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
+# What is longer is a list, what has a bar is a table, and what has fewer words is a fragment.
+_LONGEST = 300
+_FEWEST_SPACES = 3
+
+
+def sentences(count: int) -> list[str]:
+    """``count`` sentences of very different lengths from the whole manual; the same on every call.
+
+    Of the manual's sentences sorted by length, every n-th is taken, the shortest and the longest included. Then they
+    are mixed, so that each batch has padding.
+    """
+    found: set[str] = set()
+    for name in sorted(topics):
+        for paragraph in topics[name].split("\n\n"):
+            if not paragraph.startswith(" "):  # indented paragraphs are code and tables
+                found.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
+    prose = [text for text in found if len(text) <= _LONGEST and "|" not in text and text.count(" ") >= _FEWEST_SPACES]
+    ordered = sorted(prose, key=lambda sentence: (len(sentence), sentence))
+    places = np.linspace(0, len(ordered) - 1, count).round().astype(int)
+    mixed = np.random.default_rng(0).permutation(places)
+    return [ordered[int(place)] for place in mixed]
+
+
+def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[Batch]:
+    """``count`` sentences as padded batches for ``config``.
+
+    Raises:
+        InputError: the tokenizer cannot be read, or the ``tokenizers`` package is not installed.
+    """
+    tokenizer = _tokenizer(tokenizer_file)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(config.source_max_length)  # pyright: ignore[reportUnknownMemberType]
+    rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences(count))]
+    return padded_batches(config, rows, batch_size)
+
+
+def _tokenizer(path: Path) -> "Tokenizer":
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 (an optional dependency)
+    except ImportError as error:
+        raise InputError("real text needs the package tokenizers; install triglot[text]") from error
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"cannot read the tokenizer {path}: {error}; restore the file or remove it") from error

@@ -1,0 +1,320 @@
+"""The model configuration: every axis on which the supported models differ, validated once, here.
+
+What strict loading would not notice has no default: a wrong epsilon or a wrong GELU loads without a complaint in
+every framework, so a configuration has to say which one it means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args, get_type_hints
+
+from triglot.shared.errors import ConfigError
+
+Kind = Literal["encoder", "encoder_decoder", "attention"]
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+Masking = Literal["exclude", "fill", "add"]
+Positions = Literal["none", "learned", "sinusoidal", "sinusoidal_per_dimension"]
+Norm = Literal["layer_norm", "scalar_layer_norm"]
+AttentionOutputActivation = Literal["none", "relu"]
+Initializer = Literal["bert", "translation", "prenorm", "annotated", "multihead"]
+Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sentence"]
+
+DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
+
+_DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
+_DROPOUT_RATES = (
+    "embedding_dropout",
+    "residual_dropout",
+    "attention_dropout",
+    "attention_output_dropout",
+    "feed_forward_dropout",
+    "feed_forward_output_dropout",
+)
+PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """One Transformer. Frozen, comparable, and JSON round-trippable through ``to_dict`` and ``from_dict``.
+
+    Sizes
+        ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (free: they
+        need not be D / H), ``feed_forward_size`` F. ``decoder_layers`` are those of an ``encoder_decoder``. The kind
+        ``attention`` is one multi-head attention and nothing else: no layers, processes, embeddings and heads; its
+        norm and activation say nothing, and its maximum lengths are those of the keys and of the queries.
+
+    Inputs
+        ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
+        the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
+        BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table has
+        ``position_offset`` unused rows in front. ``pad_id`` fills up short rows of a batch; None: no id is padding.
+        ``embedding_scale`` multiplies token embeddings by the root of D.
+
+    Targets
+        What the decoder reads: ``target_vocabulary``, ``target_max_length``; a sentence begins with ``start_id`` and
+        ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
+        output of the encoder goes through the norm before the cross-attention, as the query does.
+
+    Processes
+        Strings over ``a`` (add the residual), ``n`` (normalise), ``d`` (drop out), run from left to right around
+        each sublayer (``pre_process``, ``post_process``), after the last layer (``final_process``) and after the
+        embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan". A "d" may come twice.
+
+    Arithmetic
+        ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the deviation. ``activation``
+        "gelu" is the exact one, by the error function. ``attention_output_activation`` follows the attention.
+        ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
+        0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
+        to the least finite number of the format that the softmax runs in, float32 or float64.
+
+    Heads
+        ``heads_on_top`` of an encoder are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
+        ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own. An
+        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
+
+    Beginning
+        ``initializer`` says where random weights come from (``initializers.py``): ``bert``, or the article of the
+        recipe that is called so. Trained weights do not ask for it.
+
+    Raises:
+        ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
+    """
+
+    kind: Kind = "encoder"
+    hidden_size: int
+    layers: int
+    heads: int
+    key_size: int
+    value_size: int
+    feed_forward_size: int
+    source_vocabulary: int
+    source_max_length: int
+    decoder_layers: int = 0
+    target_vocabulary: int = 0
+    target_max_length: int = 0
+    segments: int = 0
+    tasks: int = 0
+    positions: Positions
+    position_offset: int = 0
+    embedding_scale: bool = False
+    shared_embeddings: bool = False
+    normalize_memory: bool = False
+    pad_id: int | None = None
+    start_id: int | None = None
+    end_id: int | None = None
+    embedding_process: str = ""
+    pre_process: str
+    post_process: str
+    final_process: str
+    norm: Norm = "layer_norm"
+    norm_eps: float
+    activation: Activation
+    attention_output_activation: AttentionOutputActivation = "none"
+    projection_bias: bool = True
+    output_bias: bool = True
+    masking: Masking
+    masking_value: float | None = None
+    embedding_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    attention_output_dropout: float = 0.0
+    feed_forward_dropout: float = 0.0
+    feed_forward_output_dropout: float = 0.0
+    heads_on_top: tuple[Head, ...] = ()
+    tied_embeddings: bool = False
+    initializer: Initializer = "bert"
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_sizes(self)
+        _check_processes(self)
+        _check_inputs(self)
+        _check_arithmetic(self)
+        _check_heads(self)
+        _check_decoder(self)
+        _check_attention_alone(self)
+        for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
+            if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
+                object.__setattr__(self, name, float(getattr(self, name)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, every field, in the order of the class."""
+        return {**dataclasses.asdict(self), "heads_on_top": list(self.heads_on_top)}
+
+    def identity(self) -> dict[str, Any]:
+        """Of ``to_dict``, the fields that have no default or another value: the same when Triglot learns new fields."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_dict().items() if getattr(self, name) != defaults[name]}
+
+    @property
+    def special_ids(self) -> tuple[int, int, int]:
+        """Start, end and pad id of a model that generates; ``inputs.to_generate`` refuses one that lacks one."""
+        assert self.start_id is not None
+        assert self.end_id is not None
+        assert self.pad_id is not None
+        return self.start_id, self.end_id, self.pad_id
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ConfigError: a field is unknown, missing or wrong.
+        """
+        if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"configuration: got {type(fields).__name__}; expected an object of fields by name")
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        unknown = sorted(set(fields) - set(known))
+        if unknown:
+            raise ConfigError(
+                f"configuration: unknown field {', '.join(unknown)}; known are {', '.join(known)}; "
+                "remove it, or use a Triglot that knows it"
+            )
+        required = {name for name, field in known.items() if field.default is dataclasses.MISSING}
+        missing = sorted(required - set(fields))
+        if missing:
+            raise ConfigError(f"configuration: missing field {', '.join(missing)}; give each a value")
+        values = dict(fields)
+        if isinstance(heads := fields.get("heads_on_top"), list):
+            values["heads_on_top"] = tuple(cast("list[Any]", heads))
+        return cls(**values)
+
+
+def _refuse(field: str, got: object, expected: str) -> ConfigError:
+    return ConfigError(f"configuration: {field} is {got!r}; expected {expected}")
+
+
+def _check_types(config: ModelConfig) -> None:
+    hints = get_type_hints(ModelConfig)
+    for field in dataclasses.fields(config):
+        hint, value = hints[field.name], getattr(config, field.name)
+        choices = get_args(hint)
+        if choices and isinstance(choices[0], str):
+            if value not in choices:
+                raise _refuse(field.name, value, f"one of {', '.join(choices)}")
+        elif field.name == "heads_on_top":
+            known, named = get_args(Head), config.heads_on_top
+            if type(value) is not tuple or named != tuple(head for head in known if head in named):
+                names = ", ".join(known)
+                raise _refuse(field.name, named, f"a tuple (a list, in JSON) of {names}, in this order, none twice")
+        else:
+            accepted = tuple(choices) if choices else (hint,)
+            if float in accepted:
+                accepted = (*accepted, int)
+            # bool is a subclass of int, and True is no size.
+            if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+                names = " or ".join(t.__name__.replace("NoneType", "null") for t in accepted)
+                raise _refuse(field.name, value, f"a value of type {names}")
+
+
+def _check_sizes(config: ModelConfig) -> None:
+    of_layers = () if config.kind == "attention" else ("layers", "feed_forward_size")
+    for name in ("hidden_size", *of_layers, "heads", "key_size", "value_size", "source_max_length"):
+        if getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "a size of at least 1")
+    names = ("source_vocabulary", "segments", "tasks", "position_offset", "decoder_layers", "target_vocabulary")
+    for name in (*names, "target_max_length"):
+        if getattr(config, name) < 0:
+            raise _refuse(name, getattr(config, name), "0 or more")
+
+
+def _check_processes(config: ModelConfig) -> None:
+    for name in ("embedding_process", "pre_process", "post_process", "final_process"):
+        commands = getattr(config, name)
+        # Only after a sublayer is there a residual to add.
+        accepted = "adn" if name == "post_process" else "dn"
+        # Article 002 drops out twice in a row, after the positions and "on the sum".
+        counts = {command: commands.count(command) for command in accepted}
+        if sum(counts.values()) != len(commands) or any(n > (2 if c == "d" else 1) for c, n in counts.items()):
+            meanings = ", ".join(f"{command!r} {PROCESS_COMMANDS[command]}" for command in accepted)
+            raise _refuse(name, commands, f"each at most once, but for d, of {meanings}")
+
+
+def _check_inputs(config: ModelConfig) -> None:
+    if config.source_vocabulary == 0:
+        for name, empty in (("segments", 0), ("tasks", 0), ("positions", "none"), ("embedding_process", "")):
+            if getattr(config, name) != empty:
+                raise _refuse(name, getattr(config, name), f"{empty!r}: with source_vocabulary 0 nothing is embedded")
+    if config.positions != "learned" and config.position_offset:
+        raise _refuse("position_offset", config.position_offset, "0: only a learned table has unused rows")
+    if config.pad_id is not None and not 0 <= config.pad_id < config.source_vocabulary:
+        raise _refuse("pad_id", config.pad_id, f"null, or an id below source_vocabulary {config.source_vocabulary}")
+
+
+def _check_arithmetic(config: ModelConfig) -> None:
+    if config.norm == "scalar_layer_norm" and config.hidden_size < 2:
+        raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by one less")
+    if not 0 < config.norm_eps < 1:
+        raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
+    for name in _DROPOUT_RATES:
+        if not 0 <= getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "a rate from 0 up to, not including, 1")
+    if config.masking == "exclude":
+        if config.masking_value is not None:
+            raise _refuse("masking_value", config.masking_value, "null: masking 'exclude' needs no value")
+    elif config.masking_value is None or not -sys.float_info.max <= config.masking_value < 0:
+        raise _refuse("masking_value", config.masking_value, f"a finite negative number, to {config.masking}")
+
+
+def _check_heads(config: ModelConfig) -> None:
+    named = config.heads_on_top
+    if "masked_lm" in named and not config.source_vocabulary:
+        raise _refuse("heads_on_top", named, "no masked_lm: with source_vocabulary 0 there are no tokens to predict")
+    if "next_sentence" in named and "pooler" not in named:
+        raise _refuse("heads_on_top", named, "pooler beside next_sentence, which reads it")
+    if config.tied_embeddings and "masked_lm" not in named:
+        raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and there is none")
+
+
+def _check_decoder(config: ModelConfig) -> None:
+    if config.kind != "encoder_decoder":
+        _check_no_decoder(config)
+        return
+    for name in (*_DECODER_SIZES, "source_vocabulary"):
+        if getattr(config, name) < 1:
+            raise _refuse(name, getattr(config, name), "at least 1: kind encoder_decoder reads and writes tokens")
+    for name in ("segments", "tasks"):
+        if getattr(config, name):
+            raise _refuse(name, getattr(config, name), "0: kind encoder_decoder has none")
+    if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
+        raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
+    if config.normalize_memory and "n" not in config.pre_process:
+        raise _refuse("normalize_memory", True, "false: the norm is that of pre_process, which has none")
+    if config.shared_embeddings:
+        for size in ("max_length", "vocabulary"):
+            if getattr(config, f"target_{size}") != getattr(config, f"source_{size}"):
+                got = getattr(config, f"target_{size}")
+                raise _refuse(f"target_{size}", got, f"the source_{size}: they share their table")
+    for name in ("pad_id", "start_id", "end_id"):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < config.target_vocabulary:
+            raise _refuse(name, value, f"null, or an id below target_vocabulary {config.target_vocabulary}")
+
+
+def _check_no_decoder(config: ModelConfig) -> None:
+    absent = {"decoder_layers": 0, "target_vocabulary": 0, "shared_embeddings": False, "normalize_memory": False}
+    absent |= {"start_id": None, "end_id": None}
+    if config.kind == "encoder":
+        absent["target_max_length"] = 0
+    for name, nothing in absent.items():
+        if getattr(config, name) != nothing:
+            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind {config.kind} has no decoder")
+    if set(config.heads_on_top) & set(DECODER_HEADS):
+        raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")
+
+
+def _check_attention_alone(config: ModelConfig) -> None:
+    if config.kind != "attention":
+        return
+    absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
+    for name, nothing in (absent | dict.fromkeys(("pre_process", "post_process", "final_process"), "")).items():
+        if getattr(config, name) != nothing:
+            raise _refuse(
+                name, getattr(config, name), f"{nothing!r}: kind attention has neither layers nor heads on top"
+            )
+    if config.target_max_length < 1:
+        raise _refuse("target_max_length", config.target_max_length, "at least 1: the longest row of queries")

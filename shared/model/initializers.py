@@ -1,0 +1,114 @@
+"""Seeded NumPy weights for any schema: the same for every framework, because no framework draws them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from triglot.shared.arrays import Array, Float32s
+
+from . import schema
+from .config import Initializer, ModelConfig
+from .schema import Parameter
+
+STANDARD_DEVIATION = 0.02  # BERT (Devlin et al. 2018), and ERNIE and article 002 after it
+
+Draw = Callable[[np.random.Generator, Parameter], Float32s]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an initialiser draws tables, the weights of linear layers, and their biases."""
+
+    embedding: Draw
+    weight: Draw
+    bias: Draw
+
+
+def initialize(config: ModelConfig, seed: int = 0) -> dict[str, Float32s]:
+    """Weights as ``config.initializer`` draws them, see ``RULES``; every scale is 1, every bias of a norm 0.
+
+    Each tensor has a random stream of its own, derived from ``seed`` and its name: a tensor added to the schema
+    changes no other.
+    """
+    rules = RULES[config.initializer]
+    return {name: _draw(parameter, rules, seed) for name, parameter in schema.parameters(config).items()}
+
+
+def perturb(tensors: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
+    """The same tensors, with noise from N(0, 0.2) in each that is constant. The others are passed on as they are.
+
+    A bias of zeros or a scale of ones hides every bug in its use: a parity check needs weights that do something.
+    """
+    return {name: _perturbed(name, tensor, seed) if np.ptp(tensor) == 0 else tensor for name, tensor in tensors.items()}
+
+
+def _zeros(_: np.random.Generator, parameter: Parameter) -> Float32s:
+    return np.zeros(parameter.shape, np.float32)
+
+
+def _normal(deviation: float) -> Draw:
+    def draw(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+        return generator.standard_normal(parameter.shape, np.float32) * np.float32(deviation)
+
+    return draw
+
+
+def _cut_normal(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+    """From N(0, 0.02), again until it is within two deviations."""
+    values = generator.standard_normal(parameter.shape, np.float32)
+    while (outside := np.abs(values) > 2).any():
+        values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
+    return values * np.float32(STANDARD_DEVIATION)
+
+
+def _torch_linear(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+    """What torch.nn.Linear does with its weight and with its bias: uniform within one over the root of its inputs."""
+    return _uniform(generator, parameter, 1 / np.sqrt(parameter.fan_in))
+
+
+def _xavier_uniform(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+    """Glorot and Bengio 2010: uniform within the root of six over the sum of inputs and outputs."""
+    return _uniform(generator, parameter, np.sqrt(6 / sum(parameter.shape)))
+
+
+def _xavier_projections(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+    """Article 004: Xavier for query, key and value, whose weights are bare parameters, torch.nn.Linear for the rest."""
+    layer = parameter.name.split(".")[-2]
+    draw = _xavier_uniform if layer in ("query", "key", "value") else _torch_linear
+    return draw(generator, parameter)
+
+
+def _uniform(generator: np.random.Generator, parameter: Parameter, bound: float) -> Float32s:
+    return (2 * generator.random(parameter.shape, np.float32) - 1) * np.float32(bound)
+
+
+RULES: dict[Initializer, Rules] = {
+    "bert": Rules(embedding=_cut_normal, weight=_cut_normal, bias=_zeros),
+    # Article 000: tables by its own hand, the rest as torch.nn.Linear has it.
+    "translation": Rules(embedding=_normal(0.1), weight=_torch_linear, bias=_torch_linear),
+    # Article 002, not cut.
+    "prenorm": Rules(embedding=_normal(STANDARD_DEVIATION), weight=_normal(STANDARD_DEVIATION), bias=_zeros),
+    # Article 003: every matrix, so the tables too; it leaves the biases to torch.nn.Linear.
+    "annotated": Rules(embedding=_xavier_uniform, weight=_xavier_uniform, bias=_torch_linear),
+    # Article 004, which embeds nothing: a table is that of torch.nn.Embedding.
+    "multihead": Rules(embedding=_normal(1.0), weight=_xavier_projections, bias=_torch_linear),
+}
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, *name.encode()])
+
+
+def _draw(parameter: Parameter, rules: Rules, seed: int) -> Float32s:
+    if parameter.role == "scale":
+        return np.ones(parameter.shape, np.float32)
+    if parameter.role == "bias" and not parameter.fan_in:  # of a norm
+        return np.zeros(parameter.shape, np.float32)
+    draw = {"embedding": rules.embedding, "linear_weight": rules.weight, "bias": rules.bias}[parameter.role]
+    return draw(_generator(seed, parameter.name), parameter)
+
+
+def _perturbed(name: str, tensor: Array, seed: int) -> Array:
+    noise = _generator(seed, name).normal(0, 0.2, tensor.shape)
+    return (tensor.astype(np.float64) + noise).astype(tensor.dtype)

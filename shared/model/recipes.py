@@ -1,0 +1,238 @@
+"""Named configurations: each makes an existing model exactly that model. The ``-tiny`` siblings are for tests.
+
+Sources: ``dygraph`` is the PaddlePaddle 1.7 encoder built on PrePostProcess commands (the ERNIE code), at the sizes
+of BERT-base; ``bert-base`` is BERT-base uncased (Devlin et al. 2018); ``ernie-base`` is ERNIE 2.0 base, English;
+``minilm`` is sentence-transformers/all-MiniLM-L6-v2.
+"""
+
+from dataclasses import replace
+
+from triglot.shared.errors import ConfigError
+
+from .config import ModelConfig
+
+_DYGRAPH = ModelConfig(
+    hidden_size=768,
+    layers=12,
+    heads=12,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=3072,
+    source_vocabulary=0,
+    source_max_length=512,
+    positions="none",
+    pre_process="n",
+    post_process="da",
+    final_process="n",
+    norm_eps=1e-5,
+    activation="gelu",
+    masking="add",
+    masking_value=-10000.0,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    feed_forward_dropout=0.1,
+)
+
+_BERT_BASE = ModelConfig(
+    hidden_size=768,
+    layers=12,
+    heads=12,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=3072,
+    source_vocabulary=30522,
+    source_max_length=512,
+    segments=2,
+    positions="learned",
+    pad_id=0,
+    embedding_process="nd",
+    pre_process="",
+    post_process="dan",
+    final_process="",
+    norm_eps=1e-12,
+    activation="gelu",
+    masking="exclude",
+    embedding_dropout=0.1,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    heads_on_top=("pooler",),
+)
+
+_ERNIE_BASE = replace(_BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="add", masking_value=-10000.0)
+
+_MINILM = replace(_BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536)
+
+# Article 000: a toy translation. Pre-norm, and no norm at the end; one norm serves query, key and value. The text says
+# five encoder layers and builds three; its sizes are hard-coded, so that only a length of 50 works; here any up to it.
+_TRANSLATION = ModelConfig(
+    kind="encoder_decoder",
+    hidden_size=32,
+    layers=3,
+    decoder_layers=3,
+    heads=4,
+    key_size=8,
+    value_size=8,
+    feed_forward_size=64,
+    source_vocabulary=39,
+    source_max_length=50,
+    target_vocabulary=39,
+    target_max_length=50,
+    positions="sinusoidal_per_dimension",
+    normalize_memory=True,
+    pad_id=2,
+    start_id=0,
+    end_id=1,
+    pre_process="n",
+    post_process="a",
+    final_process="",
+    norm_eps=1e-5,
+    activation="relu",
+    masking="exclude",
+    attention_output_dropout=0.1,
+    feed_forward_output_dropout=0.1,
+    heads_on_top=("logits",),
+    initializer="translation",
+)
+
+# Article 003: "Attention is all you need" step by step, at the sizes of the paper. Its masks are never assigned; here
+# they are. One norm after the stacks, which the article leaves out.
+_ANNOTATED = replace(
+    _TRANSLATION,
+    hidden_size=512,
+    layers=6,
+    decoder_layers=6,
+    heads=8,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=2048,
+    source_vocabulary=10000,
+    target_vocabulary=10000,
+    positions="sinusoidal",
+    embedding_scale=True,
+    normalize_memory=False,
+    pad_id=None,
+    start_id=None,
+    end_id=None,
+    embedding_process="d",
+    post_process="da",
+    final_process="n",
+    norm="scalar_layer_norm",
+    norm_eps=1e-6,
+    masking="fill",
+    masking_value=-1e9,
+    embedding_dropout=0.1,
+    residual_dropout=0.1,
+    attention_dropout=0.1,
+    attention_output_dropout=0.0,
+    feed_forward_dropout=0.1,
+    feed_forward_output_dropout=0.0,
+    heads_on_top=("log_probabilities",),
+    initializer="annotated",
+)
+
+# Article 002: pre-norm, a ReLU after each attention, and both stacks read the same embedded ids, so one table serves
+# both. The text gives no sizes but six layers and a four times wider feed-forward; the others are those of article
+# 003. It calls its lower-triangular mask an upper one, has no mask for padding, and adds what the position module
+# returns, embeddings and all, to the embeddings; here it adds the positions.
+_PRENORM = replace(
+    _ANNOTATED,
+    embedding_scale=False,
+    shared_embeddings=True,
+    embedding_process="dd",
+    norm="layer_norm",
+    norm_eps=1e-5,
+    attention_output_activation="relu",
+    attention_dropout=0.0,
+    heads_on_top=("logits",),
+    initializer="prenorm",
+)
+
+# Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. The text calls True "keep" in
+# its example of a padding mask, and its code ignores what is True; here True is "may attend", as everywhere.
+_MULTIHEAD = ModelConfig(
+    kind="attention",
+    hidden_size=512,
+    layers=0,
+    heads=8,
+    key_size=64,
+    value_size=64,
+    feed_forward_size=0,
+    source_vocabulary=0,
+    source_max_length=512,
+    target_max_length=512,
+    positions="none",
+    pre_process="",
+    post_process="",
+    final_process="",
+    norm_eps=1e-5,
+    activation="relu",
+    projection_bias=False,
+    masking="exclude",
+    initializer="multihead",
+)
+
+# Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
+_TINY_SIZES = {
+    "hidden_size": 24,
+    "layers": 2,
+    "heads": 3,
+    "key_size": 8,
+    "value_size": 8,
+    "feed_forward_size": 40,
+}
+_TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
+
+_RECIPES: dict[str, ModelConfig] = {
+    "translation": _TRANSLATION,
+    "prenorm": _PRENORM,
+    "annotated": _ANNOTATED,
+    "multihead": _MULTIHEAD,
+    "dygraph": _DYGRAPH,
+    "bert-base": _BERT_BASE,
+    "ernie-base": _ERNIE_BASE,
+    "minilm": _MINILM,
+    "translation-tiny": replace(
+        _TRANSLATION, **_TINY_SIZES, decoder_layers=2, source_max_length=19, target_max_length=23, target_vocabulary=41
+    ),
+    "prenorm-tiny": replace(
+        _PRENORM,
+        **_TINY_SIZES,
+        decoder_layers=2,
+        source_vocabulary=41,
+        target_vocabulary=41,
+        source_max_length=23,
+        target_max_length=23,
+    ),
+    "annotated-tiny": replace(
+        _ANNOTATED,
+        **_TINY_SIZES,
+        decoder_layers=2,
+        source_vocabulary=101,
+        source_max_length=19,
+        target_vocabulary=41,
+        target_max_length=23,
+    ),
+    "multihead-tiny": replace(
+        _MULTIHEAD, hidden_size=24, heads=3, key_size=8, value_size=8, source_max_length=37, target_max_length=29
+    ),
+    "dygraph-tiny": replace(_DYGRAPH, **_TINY_SIZES, source_max_length=37),
+    "bert-base-tiny": replace(_BERT_BASE, **_TINY_SIZES, **_TINY_INPUTS),
+    "ernie-base-tiny": replace(_ERNIE_BASE, **_TINY_SIZES, **_TINY_INPUTS),
+    "minilm-tiny": replace(_MINILM, **_TINY_SIZES, **_TINY_INPUTS),
+}
+
+
+def recipes() -> dict[str, ModelConfig]:
+    """Every recipe by name, as a new dictionary."""
+    return dict(_RECIPES)
+
+
+def recipe(name: str) -> ModelConfig:
+    """One recipe.
+
+    Raises:
+        ConfigError: there is no recipe of that name.
+    """
+    if name not in _RECIPES:
+        raise ConfigError(f"unknown recipe {name!r}; the recipes are {', '.join(_RECIPES)}")
+    return _RECIPES[name]

@@ -1,0 +1,187 @@
+"""From a configuration to every parameter of the model: canonical name, shape, named axes, role.
+
+The names are the attribute path of the parameter in every implementation. Linear weights are (in, out), whatever
+the framework; query, key and value are separate; the heads lie contiguous in the out axis. Initialisers, strict
+loading, porting and inspection all read this one list.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from triglot.shared.arrays import Array
+from triglot.shared.dtypes import FLOATS
+from triglot.shared.errors import CheckpointError
+
+from .config import DECODER_HEADS, ModelConfig
+
+Role = Literal["embedding", "linear_weight", "bias", "scale"]
+
+TOKEN_TABLE = "embeddings.token.weight"
+FEWEST_OF_A_LAYER = 8  # a layer without norms and optional biases: four projections, two linears with a bias
+MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: ``shape`` and one axis name for each of its dimensions.
+
+    ``role`` says what the parameter does: it decides how it is initialised and whether a framework that stores
+    linear weights as (out, in) transposes it. It is never guessed from a shape: a square weight has the same shape
+    either way. ``fan_in`` is the number of inputs of the linear layer that a weight or a bias belongs to: some
+    initialisers draw both by it. Of tables and norms it is 0.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    role: Role
+    fan_in: int = 0
+
+
+def parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """Every parameter of ``config`` by canonical name, in the order of the computation."""
+    return {parameter.name: parameter for parameter in _model(config)}
+
+
+def aliases(config: ModelConfig) -> dict[str, str]:
+    """Other names of parameters, for what is tied: alias -> canonical name. Only the canonical one is stored."""
+    return {MASKED_LM_TABLE: TOKEN_TABLE} if config.tied_embeddings else {}
+
+
+def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
+    """Compare ``tensors`` with the schema: names in both directions, shapes, dtypes.
+
+    Raises:
+        CheckpointError: lists every missing, extra, misshapen and mistyped tensor, all in one message.
+    """
+    layers = config.layers + config.decoder_layers
+    if layers > len(tensors):  # before as many names are made up
+        raise CheckpointError(f"{len(tensors)} tensors cannot be the {layers} layers of the configuration")
+    expected = parameters(config)
+    problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
+    problems += [f"unexpected {name}" for name in tensors if name not in expected]
+    for name, tensor in tensors.items():
+        if name not in expected:
+            continue
+        if not isinstance(tensor, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+            problems.append(f"{name} is a {type(tensor).__name__}, expected a NumPy array")
+            continue
+        if tensor.shape != expected[name].shape:
+            problems.append(f"{name} has shape {tensor.shape}, expected {expected[name].shape}")
+        if tensor.dtype not in FLOATS.values():
+            problems.append(f"{name} has dtype {tensor.dtype}, expected one of {', '.join(FLOATS)}")
+    if problems:
+        raise CheckpointError(
+            f"the tensors do not match the configuration: {'; '.join(problems)}; "
+            "give the tensors that the configuration describes, or the configuration of these tensors"
+        )
+
+
+def _model(config: ModelConfig) -> Iterator[Parameter]:
+    if config.source_vocabulary:
+        yield from _embeddings("embeddings", config.source_vocabulary, config.source_max_length, config)
+    if config.kind == "attention":
+        yield from _attention("attention", config)
+    for layer in range(config.layers):
+        yield from _encoder_layer(f"encoder.layers.{layer}", config)
+    yield from _process("encoder.final", config.final_process, config)
+    if config.kind == "encoder_decoder":
+        if not config.shared_embeddings:
+            sizes = config.target_vocabulary, config.target_max_length
+            yield from _embeddings("target_embeddings", *sizes, config)
+        for layer in range(config.decoder_layers):
+            yield from _decoder_layer(f"decoder.layers.{layer}", config)
+        yield from _process("decoder.final", config.final_process, config)
+    yield from _heads(config)
+
+
+def _embeddings(path: str, vocabulary: int, max_length: int, config: ModelConfig) -> Iterator[Parameter]:
+    tables = {"token": ("vocabulary", vocabulary)}
+    if config.positions == "learned":
+        tables["position"] = ("position", config.position_offset + max_length)
+    if config.segments:
+        tables["segment"] = ("segment", config.segments)
+    if config.tasks:
+        tables["task"] = ("task", config.tasks)
+    for name, axis in tables.items():
+        yield _table(f"{path}.{name}.weight", axis, config)
+    yield from _process(f"{path}.process", config.embedding_process, config)
+
+
+def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _attention_block(path, "attention", config)
+    yield from _feed_forward_block(path, config)
+
+
+def _decoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _attention_block(path, "self_attention", config)
+    yield from _attention_block(path, "cross_attention", config)
+    yield from _feed_forward_block(path, config)
+
+
+def _attention_block(path: str, name: str, config: ModelConfig) -> Iterator[Parameter]:
+    yield from _process(f"{path}.pre_{name}", config.pre_process, config)
+    yield from _attention(f"{path}.{name}", config)
+    yield from _process(f"{path}.post_{name}", config.post_process, config)
+
+
+def _feed_forward_block(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
+    yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
+    yield from _linear(f"{path}.feed_forward.inner", hidden, inner, bias=True)
+    yield from _linear(f"{path}.feed_forward.output", inner, hidden, bias=True)
+    yield from _process(f"{path}.post_feed_forward", config.post_process, config)
+
+
+def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    hidden = ("hidden", config.hidden_size)
+    keys, values = (
+        ("heads*key", config.heads * config.key_size),
+        ("heads*value", config.heads * config.value_size),
+    )
+    yield from _linear(f"{path}.query", hidden, keys, bias=config.projection_bias)
+    yield from _linear(f"{path}.key", hidden, keys, bias=config.projection_bias)
+    yield from _linear(f"{path}.value", hidden, values, bias=config.projection_bias)
+    yield from _linear(f"{path}.output", values, hidden, bias=config.output_bias)
+
+
+def _heads(config: ModelConfig) -> Iterator[Parameter]:
+    hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
+    for head in DECODER_HEADS:
+        if head in config.heads_on_top:
+            yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary), bias=True)
+    if "pooler" in config.heads_on_top:
+        yield from _linear("heads.pooler", hidden, hidden, bias=True)
+    if "masked_lm" in config.heads_on_top:
+        yield from _linear("heads.masked_lm.transform", hidden, hidden, bias=True)
+        yield from _norm("heads.masked_lm.norm", config)
+        if not config.tied_embeddings:
+            yield _table(MASKED_LM_TABLE, vocabulary, config)
+        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", hidden[1])
+    if "next_sentence" in config.heads_on_top:
+        yield from _linear("heads.next_sentence", hidden, ("relation", 2), bias=True)
+
+
+def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool) -> Iterator[Parameter]:
+    yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight", source[1])
+    if bias:
+        yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
+
+
+def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Parameter]:
+    if "n" in commands:
+        yield from _norm(f"{path}.norm", config)
+
+
+def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:
+    # Article 003 learns one scale and one bias, not one for each dimension.
+    shape, axes = ((config.hidden_size,), ("hidden",)) if config.norm == "layer_norm" else ((1,), ("scalar",))
+    yield Parameter(f"{path}.scale", shape, axes, "scale")
+    yield Parameter(f"{path}.bias", shape, axes, "bias")
+
+
+def _table(name: str, axis: tuple[str, int], config: ModelConfig) -> Parameter:
+    return Parameter(name, (axis[1], config.hidden_size), (axis[0], "hidden"), "embedding")

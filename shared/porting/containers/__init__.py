@@ -1,0 +1,1 @@
+"""How tensors are stored: one module per file format. None of them unpickles."""

@@ -1,0 +1,60 @@
+"""Masks of dropout, drawn in NumPy: who is given them drops out the same numbers in every framework."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from triglot.shared.arrays import Array, Float32s
+from triglot.shared.errors import InputError
+from triglot.shared.inputs.validation import Batch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.named_values import Dropout, dropouts
+
+
+def draw_dropout_masks(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> dict[str, Float32s]:
+    """For each dropout of ``config`` by name, what its value is multiplied with, of that value's shape.
+
+    0 for the share that is dropped, one over the share that stays for the rest, so that the mean stays what it was
+    ("Dropout", Srivastava et al. 2014, section 10, as every framework does it today).
+    """
+    sizes = _sizes(config, batch)
+    return {name: _mask(dropout, sizes, generator) for name, dropout in dropouts(config).items()}
+
+
+def check_dropout_masks(config: ModelConfig, batch: Batch, masks: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The masks, if they are those of all dropouts of the model, of the shapes that the batch gives them; or none.
+
+    Raises:
+        InputError: one is missing, unknown or misshapen, or holds something else than finite numbers.
+    """
+    if not masks:
+        return masks
+    shapes = {name: _shape(dropout, _sizes(config, batch)) for name, dropout in dropouts(config).items()}
+    if wrong := sorted(shapes.keys() ^ masks.keys()):
+        kind = "unknown" if wrong[0] in masks else "missing"
+        raise InputError(f"dropout_masks: {wrong[0]} is {kind}; give a mask for each of shared.activations.dropouts")
+    for name, shape in shapes.items():
+        mask = masks[name]
+        if mask.shape != shape or mask.dtype.kind != "f" or not np.isfinite(mask).all():
+            raise InputError(f"dropout_masks: {name} is {mask.dtype} {mask.shape}; expected finite numbers {shape}")
+    return masks
+
+
+def _sizes(config: ModelConfig, batch: Batch) -> dict[str, int]:
+    return {
+        "batch": len(batch.valid),
+        "source": batch.valid.shape[1],
+        "target": batch.target_valid.shape[1],
+        "head": config.heads,
+        "hidden": config.hidden_size,
+        "feed_forward": config.feed_forward_size,
+    }
+
+
+def _shape(dropout: Dropout, sizes: dict[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[axis] for axis in dropout.axes)
+
+
+def _mask(dropout: Dropout, sizes: dict[str, int], generator: np.random.Generator) -> Float32s:
+    stays = generator.random(_shape(dropout, sizes), np.float32) >= dropout.rate
+    return stays.astype(np.float32) * np.float32(1 / (1 - dropout.rate))

@@ -1,0 +1,83 @@
+"""A GPU in ``triglot bench``: its clock, and what happens without one. Stand-ins take its place here."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triglot import impls
+from triglot.bench.machine import gpu
+from triglot.bench.run import benchmark, worker
+from triglot.shared.errors import BenchError
+
+
+def test_a_device_is_timed_by_its_own_clock():
+    """Its two events stand around the call alone, the wait behind them; a CPU and JAX have no such clock."""
+    happened = []
+
+    class Event:
+        def __init__(self, *, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            happened.append(self)
+
+        def elapsed_time(self, end):
+            assert happened[-4:] == [self, "call", end, "wait"]
+            return 0.25
+
+    prepared: Any = SimpleNamespace(call=lambda: happened.append("call"), wait=lambda _: happened.append("wait"))
+    cuda = SimpleNamespace(Event=Event)
+    loaded = {"torch": SimpleNamespace(cuda=cuda), "paddle": SimpleNamespace(device=SimpleNamespace(cuda=cuda))}
+    for framework in ("torch", "paddle"):
+        clock = gpu.clock(framework, "cuda", loaded)
+        answer = worker.sample(prepared, clock, 0, 3)
+        assert len(answer["samples_ms"]) == 3
+        assert answer["device_ms"] == [0.25] * 3
+        assert gpu.clock(framework, "cpu", loaded) is None
+    assert gpu.clock("jax", "cuda", loaded) is None
+    happened.clear()
+    assert worker.sample(prepared, None, 0, 2)["device_ms"] == []
+    assert happened == ["call", "wait"] * 2
+
+
+def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
+    """In the same words for every framework; JAX would raise, and stock modules say what they like."""
+
+    def no_devices(_):
+        raise RuntimeError("Unknown backend cuda")
+
+    there = {
+        "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)),
+        "paddle": SimpleNamespace(device=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 1))),
+        "jax": SimpleNamespace(devices=lambda name: [name]),
+    }
+    missing = {
+        "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False)),
+        "paddle": SimpleNamespace(device=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 0))),
+        "jax": SimpleNamespace(devices=no_devices),
+    }
+    for name in impls.FRAMEWORKS:
+        gpu.check(name, "cpu", missing)
+        gpu.check(name, "cuda", there)
+        with pytest.raises(gpu.DeviceMissingError, match=f"^{name} finds no cuda device; choose --device cpu$"):
+            gpu.check(name, "cuda", missing)
+
+
+def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
+    """One process for each framework, none for each arm."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(benchmark, "WORKER", ("false",))
+    code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", "--json", "bench.json")
+    names = ", ".join(impls.installed())
+    assert (code, out) == (2, "")
+    assert err == f"triglot: no cuda device is found by {names}; choose --device cpu\n"
+    assert not Path("bench.json").exists()
+
+
+def test_a_roofline_that_is_not_reached_is_no_missing_device():
+    benchmark.check_device("cuda", {"frameworks": {"torch": {"failure": "out of memory"}, "jax": {"missing": True}}})
+    benchmark.check_device("cpu", {"frameworks": {}})
+    with pytest.raises(BenchError, match=r"^no cuda device is found by torch, jax; choose --device cpu$"):
+        benchmark.check_device("cuda", {"frameworks": {"torch": {"missing": True}, "jax": {"missing": True}}})

@@ -1,0 +1,211 @@
+"""What ids an arm may generate: the best ones, and where rounding cannot tell two apart, either."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from triglot import impls
+from triglot.bench.run import workloads
+from triglot.bench.run.arms import ARMS
+from triglot.bench.run.cases import Cell
+from triglot.bench.run.settings import Settings
+from triglot.bench.run.sweep import Sweep
+from triglot.parity.generation import GenerationExpectation
+from triglot.parity.outputs import Expectation
+from triglot.parity.run import weights_for
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs import random as batches
+from triglot.shared.model.recipes import recipe
+
+FAKES = (sys.executable, "-P", str(Path(__file__).parents[1] / "helpers" / "bench_worker.py"))
+QUICK = Settings(seconds=0.05, rounds=2, warm_up=0.1, again=False)
+
+
+def a_batch(config):
+    return batches.random_batch(config, [9, 4, 6], np.random.default_rng(0))
+
+
+@pytest.fixture
+def task(make_checkpoint):
+    """Weights, a batch, what is right of it, and the ids that float64 says; nothing ends by chance."""
+    weights = make_checkpoint("translation-tiny")
+    batch = a_batch(weights.config)
+    ids = impls.build("numpy", weights).prepare("generation", batch)()
+    assert not (ids == weights.config.end_id).any()
+    return weights, batch, GenerationExpectation(weights, batch, "float32"), ids
+
+
+def judged(expectation, ids):
+    found = expectation.judge({"ids": ids})
+    return found.verdict, found.name
+
+
+def test_a_token_that_is_not_the_best_is_noticed_with_its_place(task):
+    weights, _, expectation, ids = task
+    assert expectation.judge({"ids": ids}).error == 0
+    place = (1, ids.shape[1] - 1)
+    for token in set(range(weights.config.target_vocabulary)) - {int(ids[place])}:
+        assert judged(expectation, with_one(ids, place, token)) == ("diverged", f"ids[{place[0]}, {place[1]}]")
+    # What follows a wrong token is no longer the best either; the row at least is the right one.
+    verdict, name = judged(expectation, with_one(ids, (1, 5), (ids[1, 5] + 1) % weights.config.pad_id))
+    assert (verdict, name[:6]) == ("diverged", "ids[1,")
+
+
+def test_of_two_tokens_that_score_alike_either_is_right(task):
+    """Also where one is better by what rounding may do, and not where it is better by more."""
+    weights, batch, _, ids = task
+    row = int(ids[:, -1].argmin())
+    best = int(ids[row, -1])
+    other = max(set(range(best + 1, weights.config.target_vocabulary)) - set(ids.ravel().tolist()))
+    (head,) = weights.config.heads_on_top
+
+    def twins(difference):
+        tensors = {name: array.copy() for name, array in weights.tensors.items()}
+        table, bias = tensors[f"heads.{head}.weight"], tensors[f"heads.{head}.bias"]
+        table[:, other] = table[:, best]
+        bias[other] = bias[best] - np.float32(difference)
+        return GenerationExpectation(Checkpoint(weights.config, tensors), batch, "float32")
+
+    given = {"ids": with_one(ids, (row, -1), other)}
+    alike = twins(0).judge(given)
+    assert alike.verdict == "pass"
+    assert alike.error is not None
+    assert alike.budget is not None
+    assert alike.error < alike.budget / 1e6  # in float64, not zero: BLAS adds up the last columns in another order
+    assert twins(alike.budget / 2).judge(given).verdict == "pass"
+    assert twins(alike.budget * 2).judge(given).verdict == "diverged"
+
+
+def test_a_pad_token_before_the_end_ends_nothing(task):
+    """A model may say it, as article 000 does; what follows is judged all the same."""
+    weights, batch, _, _ = task
+    (head,) = weights.config.heads_on_top
+    tensors = {name: array.copy() for name, array in weights.tensors.items()}
+    tensors[f"heads.{head}.bias"][weights.config.pad_id] += 100
+    padded = Checkpoint(weights.config, tensors)
+    ids = impls.build("numpy", padded).prepare("generation", batch)()
+    assert (ids[:, 1:] == weights.config.pad_id).all()
+    expectation = GenerationExpectation(padded, batch, "float32")
+    assert expectation.judge({"ids": ids}).verdict == "pass"
+    assert judged(expectation, with_one(ids, (2, -1), 0)) == ("diverged", f"ids[2, {ids.shape[1] - 1}]")
+
+
+def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
+    """Of 64 targets some are sure to have two tokens that bfloat16 cannot tell apart. Paddle has none on a CPU."""
+    dtype = "float32" if framework == "paddle" else "bfloat16"
+    weights = weights_for(make_checkpoint("translation-tiny", 3), dtype, 0)["given"]
+    batch = batches.random_batch(weights.config, [9] * 64, np.random.default_rng(0))
+    mode = "jit" if framework == "jax" else "eager"
+    model: Any = impls.build(framework, weights, dtype=dtype, mode=mode)
+    ids = model.to_numpy(model.prepare("generation", batch)())
+    exact = impls.build("numpy", weights).prepare("generation", batch)()
+    assert (ids != exact).any() == (dtype == "bfloat16")
+    assert GenerationExpectation(weights, batch, dtype).judge({"ids": ids}).verdict == "pass"
+
+
+def test_a_wrong_generation_has_no_speed(make_checkpoint):
+    """Its row says which token it is about."""
+    checkpoint = make_checkpoint("translation-tiny")
+    cell = Cell("m", "generation", "padded", "float32", "cpu", 2, 9, 1.0, 1)
+    sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=FAKES)
+    sweep.run(cell)
+    (result,) = sweep.results
+    assert (result.status, result.rounds) == ("failed", [])
+    last = checkpoint.config.target_max_length - 1
+    said = rf"ids\[1, {last}\] is not what the reference computes: off by \S+, where \S+ is rounding"
+    assert re.fullmatch(said, result.failure)
+
+
+def test_a_target_that_ends_is_padded_from_there(task):
+    """Whether the end is a word like any other, or the same as the start."""
+    weights, batch, _, ids = task
+    for start in (weights.config.start_id, int(ids[0, 4])):
+        config = replace(weights.config, start_id=start, end_id=int(ids[0, 4]))
+        model = impls.build("numpy", Checkpoint(config, weights.tensors))
+        said = model.prepare("generation", batch)()
+        assert (said[:, 1:] == config.end_id).any()
+        expectation = GenerationExpectation(Checkpoint(config, weights.tensors), batch, "float32")
+        assert judged(expectation, said)[0] == "pass"
+
+
+def test_a_target_of_one_token_is_the_start(make_checkpoint):
+    config = replace(recipe("translation-tiny"), target_max_length=1)
+    batch = a_batch(config)
+    expectation = GenerationExpectation(make_checkpoint(config), batch, "float32")
+    start = np.full((3, 1), config.start_id)
+    assert judged(expectation, start)[0] == "pass"
+    assert judged(expectation, start + 1) == ("diverged", "ids[0, 0]")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_that_a_bias_forbids_excuses_no_other(dtype, task):
+    weights, batch, _, _ = task
+    (head,) = weights.config.heads_on_top
+    tensors = {name: array.copy() for name, array in weights.tensors.items()}
+    tensors[f"heads.{head}.bias"][weights.config.pad_id] = -1e9
+    forbidding = weights_for(Checkpoint(weights.config, tensors), dtype, 0)["given"]
+    ids = impls.build("numpy", forbidding).prepare("generation", batch)()
+    expectation = GenerationExpectation(forbidding, batch, dtype)
+    assert judged(expectation, ids)[0] == "pass"
+    worst = with_one(ids, (1, -1), weights.config.pad_id)
+    assert judged(expectation, worst)[0] == "diverged"
+    scores = impls.build("numpy", forbidding).forward(batch.source, ids, batch.valid, ids >= 0)[1, -2]
+    second = int(np.argsort(scores)[-weights.config.target_vocabulary // 2])  # of average rank
+    assert judged(expectation, with_one(ids, (1, -1), second))[0] == "diverged"
+
+
+def test_what_overflows_is_right_nowhere(make_checkpoint):
+    """Else the noise would be infinite, and with it what is accepted."""
+    weights = make_checkpoint("translation-tiny")
+    (head,) = weights.config.heads_on_top
+    tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
+    large = weights_for(Checkpoint(weights.config, tensors), "float16", 0)["given"]
+    for make in (GenerationExpectation, Expectation):
+        with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing is right; take a wider"):
+            make(large, a_batch(weights.config), "float16")
+        make(large, a_batch(weights.config), "float32")
+
+
+def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoint):
+    weights = make_checkpoint("translation-tiny")
+    batch = batches.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
+    longest = weights.config.target_max_length
+    assert len(workloads.first_rows(batch, 4 * longest, generated=longest).valid) == 4
+    assert len(workloads.first_rows(batch, 1, least=2).valid) == 2
+    assert len(workloads.first_rows(batch, 1).valid) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda ids, _: ids[:, :-1], "ids"),
+        (lambda ids, _: ids[:2], "ids"),
+        (lambda ids, config: with_one(ids, (2, 0), config.end_id), "ids[2, 0]"),
+        (lambda ids, config: with_one(ids, (1, 3), config.target_vocabulary), "ids[1, 3]"),
+        (lambda ids, _: with_one(ids, (1, 3), -1), "ids[1, 3]"),
+        (lambda ids, config: with_one(ids, (0, 4), config.end_id), "ids[0, 5]"),
+    ],
+    ids=["short", "rows", "start", "above", "below", "after the end"],
+)
+def test_what_no_score_allows_is_noticed(change, name, task):
+    weights, _, expectation, ids = task
+    assert judged(expectation, change(ids, weights.config)) == ("diverged", name)
+    assert expectation.judge({}).verdict == "diverged"
+    assert expectation.judge({"ids": ids, "more": ids}).verdict == "diverged"
+
+
+def with_one(ids, place, value):
+    changed = ids.copy()
+    changed[place] = value
+    return changed
+
+
+def test_a_model_without_its_special_ids_does_not_generate():
+    why = ARMS["triglot-torch-eager"].why_not(recipe("annotated-tiny"), "generation", "float32", "cpu")
+    assert why == "it has no start, end and pad id, so it does not generate"

@@ -1,0 +1,204 @@
+"""The numbers of the benchmark: intervals that hold the truth, work counted as PyTorch counts it, batches as asked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from triglot import impls
+from triglot.bench.report import statistics
+from triglot.bench.run import flops, workloads
+from triglot.bench.run.cases import Cell
+from triglot.parity.outputs import Expectation
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import InputError
+from triglot.shared.inputs import random as batches
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
+from triglot.shared.training.plan import Plan
+
+
+def rounds(generator, level, count, noise=0.03):
+    """Samples of a machine that drifts, as two arms in turns see it: a slow wave, and noise of each round."""
+    drift = 1 + 0.2 * np.sin(np.linspace(0, 3, count))
+    moods, single = generator.lognormal(0, noise, (count, 1)), generator.lognormal(0, 0.02, (count, 5))
+    return (level * drift[:, None] * moods * single).tolist()
+
+
+@pytest.mark.parametrize("count", [6, 12])
+def test_the_interval_holds_the_ratio_as_often_as_it_says(count):
+    """500 runs of an arm against itself: 95 % of the intervals, less four standard errors, hold 1."""
+    generator = np.random.default_rng(0)
+    runs = [statistics.ratio(rounds(generator, 1, count), rounds(generator, 1, count)) for _ in range(500)]
+    inside = np.mean([run.low <= 1 <= run.high for run in runs])
+    assert inside > 0.95 - 4 * (0.95 * 0.05 / 500) ** 0.5
+    widths = np.mean([run.high - run.low for run in runs])
+    assert widths < 0.15, "an interval that holds everything says nothing"
+
+
+def test_a_tenth_more_is_seen():
+    generator = np.random.default_rng(1)
+    for _ in range(100):
+        found = statistics.ratio(rounds(generator, 1.1, 12, 0.01), rounds(generator, 1, 12, 0.01))
+        assert found.low > 1.03
+
+
+def test_single_samples_would_give_a_false_interval():
+    """Why rounds are resampled, and not samples: samples of one round share its mood."""
+    generator = np.random.default_rng(2)
+    outside = 0
+    for _ in range(100):
+        ours, theirs = (np.array(rounds(generator, 1, 12)) for _ in range(2))
+        drawn = generator.choice(np.log(ours.ravel()) - np.log(theirs.ravel()), (400, ours.size))
+        low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+        outside += not low <= 0 <= high
+    assert outside > 15
+
+
+def test_the_work_of_a_training_is_what_torch_counts():
+    """Forward and backward, of what the loss reads: a head over the vocabulary is no part of an encoder's loss."""
+    config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
+    cell = Cell("m", "forward+backward", "padded", "float32", "cpu", 3, 9, 1.0, 1)
+    (batch,) = workloads.batches_of(cell, config, None, 0)
+    model = impls.build("torch", Checkpoint(config, initialize(config)))
+    with FlopCounterMode(display=False) as counter:
+        model.begin_training(Plan())
+        model.prepare("training", batch)()
+    ours = flops.of("forward+backward", config, batch)
+    assert ours == flops.of("training", config, batch)
+    # Eager PyTorch computes the heads all the same, forward alone.
+    heads = flops.forward(config, batch) - flops.forward(replace(config, heads_on_top=(), tied_embeddings=False), batch)
+    assert heads > 0
+    assert counter.get_total_flops() == ours + heads
+
+
+def test_the_least_that_is_moved_is_counted():
+    config = replace(recipe("bert-base-tiny"), layers=1, heads_on_top=())
+    (batch,) = workloads.batches_of(Cell("m", "forward", "padded", "float32", "cpu", 2, 5, 1.0, 1), config, None, 0)
+    size, inner, tokens = config.hidden_size, config.feed_forward_size, 10
+    attention = 4 * (size * size + size)
+    weights = attention + 2 * size * inner + inner + size + 3 * 2 * size  # and three norms
+    vectors = 3 * tokens * size  # of the table, into the layer, out of it
+    assert flops.least_bytes("forward", config, batch, 4) == 4 * (weights + vectors)
+    assert flops.least_bytes("forward+backward", config, batch, 4) == 3 * 4 * (weights + vectors)
+    tables = (config.source_vocabulary + config.segments + config.position_offset + config.source_max_length) * size
+    adam = 6 * (weights + tables)
+    assert flops.least_bytes("training", config, batch, 4) == 4 * (3 * (weights + vectors) + adam)
+    assert flops.least_bytes("forward", config, batch, 2) == 2 * (weights + vectors)
+
+
+def test_runs_of_another_day_are_compared_without_pairs():
+    generator = np.random.default_rng(3)
+    same = statistics.unpaired(rounds(generator, 1, 12), rounds(generator, 1, 9))
+    assert same.low < 1 < same.high
+    assert statistics.unpaired(rounds(generator, 2, 12), rounds(generator, 1, 9)).low > 1.5
+
+
+@pytest.mark.parametrize("compare", [statistics.ratio, statistics.unpaired])
+def test_no_rounds_are_refused(compare):
+    with pytest.raises(ValueError, match="rounds"):
+        compare([], [])
+
+
+def test_an_interval_is_precise_by_its_width_alone():
+    precise = {
+        (1.0, 0.985, 1.015): True,
+        (1.0, 0.97, 1.03): False,
+        (1.05, 1.02, 1.08): False,  # wherever it lies
+        (3.0, 2.7, 3.3): True,
+        (1.0, 0.0, float("inf")): False,
+    }
+    assert {given: statistics.Ratio(*given).is_precise for given in precise} == precise
+
+
+def test_one_round_says_nothing_of_the_interval():
+    assert statistics.ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
+
+
+def test_warm_up_ends_when_the_times_no_longer_fall():
+    assert not statistics.is_steady([])
+    assert not statistics.is_steady([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]), "two that are alike may be chance"
+    assert not statistics.is_steady([[1.0], [9.0, 5.0], [4.0, 3.0, 2.0]])
+    assert statistics.is_steady([[9.0, 5.0], [9.0, 1.0, 1.0], [1.0, 1.04, 7.0]])
+
+
+@pytest.mark.parametrize("name", ["bert-base-tiny", "dygraph-tiny", "minilm-tiny", "multihead-tiny"])
+def test_work_is_what_pytorch_counts(name, make_checkpoint):
+    config = recipe(name)
+    if name == "bert-base-tiny":
+        config = replace(config, heads_on_top=("pooler", "masked_lm"))
+    batch = batches.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
+    with FlopCounterMode(display=False) as counter:
+        call()
+    assert flops.forward(config, batch) == counter.get_total_flops()
+
+
+def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint):
+    config = recipe("translation-tiny")
+    batch = batches.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
+    with FlopCounterMode(display=False) as counter:
+        call()
+    length = batch.target.shape[1]
+    hidden = config.decoder_layers * 3 * 2 * config.heads * (config.key_size + config.value_size)
+    assert flops.forward(config, batch) == counter.get_total_flops() - hidden * (length * (length - 1) / 2)
+
+
+def test_padding_is_no_work():
+    config = recipe("bert-base-tiny")
+    generator = np.random.default_rng(0)
+    alone = sum(flops.forward(config, batches.random_batch(config, [n], generator)) for n in (9, 4))
+    assert flops.forward(config, batches.random_batch(config, [9, 4], generator)) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "fill"), [(8, 128, 1), (8, 128, 0.5), (3, 10, 0.7), (1, 5, 1), (16, 64, 0.1)]
+)
+def test_rows_are_as_full_as_asked(rows, longest, fill):
+    found = workloads.lengths(rows, longest, fill, np.random.default_rng(0))
+    assert found[0] == max(found) == longest
+    assert min(found) >= 1
+    assert sum(found) == rows * longest - round(rows * longest * (1 - fill))
+
+
+def test_too_little_is_refused():
+    with pytest.raises(InputError, match=r"^fill 0\.1 leaves too few of 2 x 8 tokens"):
+        workloads.lengths(2, 8, 0.1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
+def test_sentences_come_as_they_are_or_sorted(name):
+    config = recipe(name)
+    lengths = {}
+    for order in ("arrival", "sorted"):
+        cell = Cell(name, "forward", order, "float32", "cpu", 4, 16, 1.0, 1)
+        found = workloads.batches_of(cell, config, None, 0)
+        assert {len(batch.valid) for batch in found} == {4}
+        lengths[order] = [int(n) for batch in found for n in batch.valid.sum(axis=1)]
+    assert lengths["arrival"] != lengths["sorted"] == sorted(lengths["arrival"], reverse=True)
+    assert len(set(lengths["sorted"])) > 4
+
+
+def test_a_wrong_output_is_noticed(make_checkpoint):
+    """The guard: an output that is off by ten times the budget, that is missing, or of another shape."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
+    expectation = Expectation(checkpoint, batch, "float32")
+    model = impls.build("numpy", checkpoint)
+    given = batch.source, batch.valid, batch.segment_ids
+    right = {"output": model.encode(*given), **model.heads(*given)}
+    assert expectation.judge(right).verdict == "pass"
+    allowed = expectation.judge(right).budget
+    assert allowed is not None
+    off = right["output"].copy()
+    off[0, 0, 0] += 10 * allowed
+    hidden = right["output"].copy()
+    hidden[1, 4] = 7  # padding is nobody's business
+    assert expectation.judge({**right, "output": off}).verdict == "diverged"
+    assert expectation.judge({**right, "output": hidden}).verdict == "pass"
+    assert expectation.judge({**right, "output": off[:, :4]}).verdict == "diverged"
+    assert expectation.judge({**right, "output": off * np.nan}).verdict == "diverged"
+    assert expectation.judge({"logits": off}).verdict == "diverged"
+    assert expectation.judge({}).verdict == "diverged"

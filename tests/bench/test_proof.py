@@ -1,0 +1,79 @@
+"""What ``make bench-proof`` promises of the benchmark: when a promise counts as kept, and what it slows down."""
+
+import copy
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from triglot.bench.run import triglot_arm as ours
+from triglot.bench.studies import proof
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+@pytest.fixture
+def found():
+    """The last result in the repository."""
+    return json.loads(max(RESULTS.glob("*-bench-proof.json")).read_text())
+
+
+def damaged(found, part, value, count):
+    """The result, with other numbers in the first so many of its runs or cases."""
+    other = copy.deepcopy(found)
+    for one in other[part][:count]:
+        one.update(value)
+    return other
+
+
+def broken(found):
+    return [name for name, (_, kept) in proof.promises(found).items() if not kept]
+
+
+def test_the_last_result_says_which_promises_it_keeps(found):
+    assert len(found["runs"]) == 20
+    assert {name: tuple(value) for name, value in found["promises"].items()} == proof.promises(found)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "count", "name"),
+    [
+        ("runs", {"again": [1.031, 0.99, 1.05]}, 1, "the same arm within 3%"),
+        ("runs", {"again": [0.969, 0.95, 1.01]}, 1, "the same arm within 3%"),
+        ("runs", {"again": [1.02, 1.01, 1.03]}, 3, "its interval holds 1"),
+        ("runs", {"slowed": [1.1, 1.0, 1.2]}, 1, "a busy wait of 10% is seen"),
+        ("runs", {"slowed": [1.08, 1.06, 1.09]}, 3, "its interval holds 1.1"),
+        ("runs", {"slow": [8.5, 8.1, 8.9]}, 3, "its interval holds 8"),
+        ("clock", {"ratio": 1.06}, 1, "medians within 5% of an independent clock"),
+        ("clock", {"bench_ms": 94.0, "clock_ms": 100.0}, 1, "medians within 5% of an independent clock"),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_noticed(found, part, value, count, name):
+    """By the run that is one too many; those before it are borne."""
+    exact = {"runs": {"again": [1.0, 0.98, 1.02], "slowed": [1.1, 1.08, 1.12], "slow": [8.0, 7.8, 8.2]}}
+    whole = damaged(found, "runs", exact["runs"], 20)
+    assert broken(damaged(whole, part, value, count - 1)) == []
+    assert broken(damaged(whole, part, value, count)) == [name]
+
+
+def test_a_harness_that_costs_one_percent_is_noticed(found):
+    found["harness"]["matrix product"] = 0.01
+    assert "the harness adds under 1%" in broken(found)
+
+
+def test_the_slower_arms_are_as_slow_as_is_said(monkeypatch):
+    """By a clock that the model alone moves on, ten seconds a call, but for a hundredth for each look at it."""
+    now = [0.0]
+
+    def move(seconds):
+        now[0] += seconds
+        return now[0]
+
+    monkeypatch.setattr(ours.Ours, "call", lambda _: [move(10.0)])
+    monkeypatch.setattr(ours.Ours, "wait", lambda *_: None)
+    monkeypatch.setattr(proof, "time", SimpleNamespace(perf_counter=lambda: move(0.01)))
+    for arm, ratio in ((object.__new__(proof.Slowed), 1.1), (object.__new__(proof.Slow), 8)):
+        before = now[0]
+        arm.call()
+        assert now[0] - before == pytest.approx(10 * ratio, abs=0.05)

@@ -1,0 +1,187 @@
+"""What is timed of a training is right: every arm's loss, gradients and first step, and what a wrong one comes to."""
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from triglot import impls
+from triglot.bench.run import benchmark, work, workloads
+from triglot.bench.run import training_truth as training_expectations
+from triglot.bench.run.arms import ARMS, TRAINS
+from triglot.bench.run.cases import Case, Cell
+from triglot.bench.run.settings import Settings
+from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.training_step import PLAN, WEIGHTS, after_a_step
+from triglot.bench.run.training_truth import TrainingExpectation
+from triglot.parity import gradients as judged
+from triglot.parity.gradients import GRADIENTS, NoiseError
+from triglot.shared.errors import FrameworkError
+from triglot.shared.worker import WorkerError
+
+CELL = Cell("bert-base-tiny", "training", "padded", "float32", "cpu", 4, 16, 0.75, 1)
+
+
+@pytest.fixture
+def task(make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    return checkpoint, workloads.batches_of(CELL, checkpoint.config, None, 0)
+
+
+@pytest.fixture
+def expectation(task, tmp_path):
+    checkpoint, (batch,) = task
+    return TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What is right of a cell: computed once, for all frameworks."""
+    known = {}
+
+    def get(checkpoint, cell, batch):
+        if cell not in known:
+            known[cell] = TrainingExpectation(checkpoint, cell, batch, tmp_path_factory.mktemp("truth"), 60)
+        return known[cell]
+
+    return get
+
+
+@pytest.mark.xdist_group("training arms")
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.parametrize("workload", TRAINS)
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("translation-tiny", "float32")],
+    ids=["a BERT", "no embeddings, in float64", "an encoder-decoder"],
+)
+def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, make_checkpoint, expected):
+    """Eager arms, ours and theirs; what is compiled is in ``test_distillation.py``, and ``triglot bench`` judges it."""
+    checkpoint = make_checkpoint(model)
+    cell = replace(CELL, model=model, dtype=dtype, workload=workload)
+    batches = workloads.batches_of(cell, checkpoint.config, None, 0)
+    batches[0].source[0, 1] = 0  # where transformers and others have their padding, a token like any other
+    expectation = expected(checkpoint, cell, batches[0])
+    names = [
+        name
+        for name, arm in ARMS.items()
+        if arm.framework == framework
+        and (arm.mode == "eager" or framework == "jax")
+        and arm.why_not(checkpoint.config, workload, dtype, "cpu") is None
+    ]
+    assert len(names) >= (2 if model == "bert-base-tiny" else 1)
+    for name in names:
+        module, function = ARMS[name].builder.split(":")
+        builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
+        prepared = builder(checkpoint, Case(name, cell), batches)
+        results = prepared.call()
+        prepared.wait(results)
+        outputs = prepared.outputs(results)
+        assert {name.split(".")[0] for name in outputs} >= {"loss", "gradients"}
+        assert any(name.startswith(WEIGHTS) for name in outputs) == (workload == "training")
+        found = expectation.judge(outputs)
+        assert found.verdict == "pass", (name, found)
+        prepared.wait(prepared.call())
+
+
+def first_step(checkpoint, batch):
+    model = impls.build("torch", checkpoint)
+    model.begin_training(PLAN)
+    outcome = model.training_step(batch)
+    return after_a_step(outcome.loss, model.moments().first, model.weights())
+
+
+def test_what_is_wrong_is_noticed(task, expectation):
+    checkpoint, (batch,) = task
+    outputs = first_step(checkpoint, batch)
+    assert expectation.judge(outputs).verdict == "pass"
+    name = "encoder.layers.1.feed_forward.inner.weight"
+    gradient, moved = GRADIENTS + name, WEIGHTS + name
+    stays = checkpoint.tensors[name]
+    faults = {
+        "a gradient of the wrong size": {gradient: outputs[gradient] * np.float32(1.001)},
+        "of the wrong layout": {gradient: outputs[gradient].T},
+        "a gradient that is not finite": {gradient: np.full_like(outputs[gradient], np.nan)},
+        "a mean over padding too": {"loss": outputs["loss"] * 0.75},
+        "weights that stay": {moved: stays},
+        "a step of twice the rate": {moved: stays + 2 * (outputs[moved] - stays)},
+        "a step up": {moved: 2 * stays - outputs[moved]},
+        "a step of gradient descent": {moved: stays - np.float32(PLAN.rate) * outputs[gradient]},
+    }
+    for fault, changes in faults.items():
+        found = expectation.judge({**outputs, **changes})
+        assert (found.verdict, found.name) == ("diverged", next(iter(changes))), fault
+    for missing in (gradient, "loss", moved):
+        found = expectation.judge({key: value for key, value in outputs.items() if key != missing})
+        assert (found.verdict, found.name) == ("diverged", missing)
+
+
+def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, tmp_path, monkeypatch):
+    """The next one is asked; and if there is none, it is said why."""
+    checkpoint, (batch,) = task
+    derive = training_expectations._Derivation.derive
+    asked = []
+
+    def wrong(self, *arguments):
+        loss, gradients = derive(self, *arguments)
+        asked.append(self._worker)
+        if len({id(worker) for worker in asked}) == 1:
+            gradients = {name: value * (1 + 1e-9) for name, value in gradients.items()}
+        return loss, gradients
+
+    monkeypatch.setattr(training_expectations._Derivation, "derive", wrong)
+    found = TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    assert len({id(worker) for worker in asked}) == 2
+    assert found.judge(first_step(checkpoint, batch)).verdict == "pass"
+    monkeypatch.setattr(training_expectations._Derivation, "confirm", refused)
+    with pytest.raises(FrameworkError, match=r"nobody says what the gradients are: torch: no; paddle: no; jax: no$"):
+        TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    monkeypatch.setattr(impls, "installed", tuple)
+    with pytest.raises(FrameworkError, match="the gradients are: no framework is installed; install PyTorch"):
+        TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(FrameworkError("nobody says"), "nobody says"), (MemoryError(), "there is no memory to compute what is right")],
+)
+def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(error, reason, task, monkeypatch):
+    asked = []
+
+    def unknown(*_):
+        asked.append(1)
+        raise error
+
+    monkeypatch.setattr(work, "TrainingExpectation", unknown)
+    settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
+    swept = Sweep(task[0], ["triglot-torch-eager", "torch-nn"], settings, tokenizer=None, command=benchmark.WORKER)
+    swept.run(CELL)
+    assert [(result.status, result.failure) for result in swept.results] == [("failed", reason)] * 2
+    assert len(asked) == 1
+
+
+def refused(*_):
+    raise WorkerError("no", fatal=True)
+
+
+def test_float32_that_is_wrong_is_no_noise(task):
+    """A framework whose float32 gradients have a fault would excuse every other: it is noticed by float64."""
+    checkpoint, (batch,) = task
+
+    def derive(weights, inputs, masks, dtype):
+        loss, found = impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
+        name = "encoder.layers.0.attention.value.weight"
+        return loss, {**found, name: found[name] * np.float32(1.001)} if dtype == "float32" else found
+
+    with pytest.raises(NoiseError, match=r"in float32, gradients\.encoder\.layers\.0\.attention\.value\.weight is"):
+        judged.truth(checkpoint, batch, derive)
+
+
+def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    for rows, order, expected in ((4, "padded", None), (work.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
+        cell = replace(CELL, batch=rows, order=order)
+        found = work.Work(checkpoint, cell, None, Settings(), tmp_path)
+        assert (found.judged is None) == (expected is None)
+        assert expected is None or len(found._first.valid) == len(found._first.teacher) == expected

@@ -1,0 +1,283 @@
+"""The command line: what it prints, writes and returns, and one line for each error."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import triglot
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "triglot", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
+
+
+@pytest.fixture
+def checkpoint_file(tmp_path, make_checkpoint):
+    path = tmp_path / "model.npz"
+    triglot.save(make_checkpoint("bert-base-tiny"), path)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A batch as large as the harness's own: JAX compiles for every shape."""
+    path = tmp_path / "batch.npz"
+    np.savez(path, token_ids=np.random.default_rng(0).integers(0, 101, (4, 24)))
+    return "--inputs", path, "--threads", 1
+
+
+def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framework, checkpoint_file, small, tmp_path):
+    target = tmp_path / "report.json"
+    result = run("parity", checkpoint_file, "--framework", framework, *small, "--json", target)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "verdict: pass"
+    for check in ("masks", "output", "every value, end to end", "every step alone", "every step on probes"):
+        (line,) = [line for line in lines if line.split("  ")[0].strip() == framework and f" {check} " in line]
+        assert line.split()[-1] == "pass"
+    report = json.loads(target.read_text())
+    assert report["schema"] == "triglot.parity/1"
+    assert report["verdict"] == "pass"
+    assert report["model"] == str(checkpoint_file)
+    assert report["weights_digest"] == triglot.load(checkpoint_file).digest
+    assert {row["framework"] for row in report["checks"]} == {framework}
+
+
+@pytest.mark.parametrize("redirected", [">", ">>", "|"])
+def test_json_is_printed_on_request(redirected, checkpoint_file, tmp_path):
+    """Whatever standard output is: a file keeps what it has."""
+    (tmp_path / "log").write_text("[1]\n")
+    target = "cat >> log" if redirected == "|" else "log"
+    asked = f"{sys.executable} -m triglot inspect {checkpoint_file} --json - --quiet {redirected} {target}"
+    subprocess.run(asked, shell=True, check=True, cwd=tmp_path)
+    *before, found = (tmp_path / "log").read_text().split("\n", 0 if redirected == ">" else 1)
+    assert before == ([] if redirected == ">" else ["[1]"])
+    assert json.loads(found)["config"]["layers"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", checkpoint_file.name]
+
+
+def test_a_device_is_written_to_whoever_owns_its_folder(checkpoint_file, monkeypatch):
+    from triglot.shared import files
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    files.check_target(Path("/dev/null"))
+    with pytest.raises(triglot.OutputError, match="is not writable"):
+        files.check_target(checkpoint_file)
+
+
+def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
+    """The same command, with a framework whose activation was swapped while nobody looked."""
+    patch = tmp_path / "sitecustomize.py"
+    patch.write_text(
+        "import sys\n"
+        "if 'triglot.parity.worker' in sys.orig_argv:\n"
+        "    import functools, torch.nn.functional as functional\n"
+        "    right = functional.gelu\n"
+        "    functional.gelu = lambda x, approximate: right(x, approximate='tanh')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, env=environment)
+    assert result.returncode == 1
+    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local), the error is" in result.stdout
+    assert result.stdout.splitlines()[-1] == "verdict: diverged"
+
+
+def test_parity_float64(checkpoint_file, framework, small):
+    result = run("parity", checkpoint_file, "--framework", framework, "--dtype", "float64", *small)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_quiet_prints_nothing(checkpoint_file):
+    result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, "--quiet")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_recipe_names_the_seed_of_its_weights():
+    first, second = (
+        run("parity", "dygraph-tiny", "--framework", "torch", "--threads", 1, "--seed", seed).stdout for seed in (0, 1)
+    )
+    assert first.splitlines()[1].startswith("weights ")
+    assert first.splitlines()[1] != second.splitlines()[1]
+
+
+def test_inspect_shows_configuration_tensors_sizes_and_digest(checkpoint_file, tmp_path):
+    target = tmp_path / "contents.json"
+    result = run("inspect", checkpoint_file, "--json", target)
+    assert (result.returncode, result.stderr) == (0, "")
+    checkpoint = triglot.load(checkpoint_file)
+    assert f"digest {checkpoint.digest}" in result.stdout
+    assert "39 tensors, 12,968 parameters, 51,872 bytes" in result.stdout
+    assert "embeddings.token.weight" in result.stdout
+    assert "vocabulary, hidden" in result.stdout
+    contents = json.loads(target.read_text())
+    assert contents["config"] == checkpoint.config.to_dict()
+    assert contents["digest"] == checkpoint.digest
+    assert contents["tensors"].keys() == checkpoint.tensors.keys()
+    assert contents["tensors"]["heads.pooler.bias"] == {
+        "dtype": "float32",
+        "shape": [24],
+        "axes": ["hidden"],
+        "bytes": 96,
+        "source": None,
+    }
+
+
+def test_set_and_config_correct_a_configuration(checkpoint_file, tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    result = run("inspect", "bert-base-tiny", "--set", "layers=1", "--set", "norm_eps=1e-5", "--json", first)
+    assert (result.returncode, result.stderr) == (0, "")
+    expected = {**triglot.recipes()["bert-base-tiny"].to_dict(), "layers": 1, "norm_eps": 1e-5}
+    assert json.loads(first.read_text())["config"] == expected
+    # What inspect writes is a configuration for --config, and --set has the last word.
+    result = run("inspect", "bert-base-tiny", "--config", first, "--set", "layers=2", "--json", second)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(second.read_text())["config"] == {**expected, "layers": 2}
+    corrected = triglot.port(checkpoint_file, config={"norm_eps": 1e-5}).digest
+    assert f"digest {corrected}" in run("inspect", checkpoint_file, "--set", "norm_eps=1e-5").stdout
+
+
+def test_port_goes_out_and_in_again_by_the_bare_weights(checkpoint_file, tmp_path):
+    digest = triglot.load(checkpoint_file).digest
+    folder, back = tmp_path / "folder", tmp_path / "back.npz"
+    result = run("port", checkpoint_file, folder, "--target-dialect", "huggingface")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.replace("\n", " ").split() == f"{folder}: 39 tensors, digest {digest}".split()
+    weights = folder / "model.safetensors"
+    result = run("port", weights, back, "--source-dialect", "huggingface", "--config", "bert-base-tiny", "--quiet")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert triglot.load(back, "full").digest == digest
+
+
+def test_parity_on_inputs_from_a_file_and_in_another_python(checkpoint_file, tmp_path):
+    ids = np.arange(12).reshape(3, 4)
+    np.savez(tmp_path / "inputs.npz", token_ids=ids, valid=ids % 4 < 3, segment_ids=ids % 2)
+    python = tmp_path / "python.sh"
+    python.write_text(f'#!/bin/sh\necho used > {tmp_path / "used"}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    options = ["--inputs", tmp_path / "inputs.npz", "--python", f"torch={python}", "--json", tmp_path / "report.json"]
+    result = run("parity", checkpoint_file, "--framework", "torch", "--mode", "eager", "--threads", 1, *options)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "used").read_text() == "used\n"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "pass"
+    assert report["inputs"] == f"3 rows of {tmp_path / 'inputs.npz'}"
+
+
+def test_port_writes_a_checkpoint_that_knows_its_sources(tmp_path):
+    from triglot.models import resolve
+
+    target = tmp_path / "minilm.npz"
+    tokenizer = resolve("minilm").tokenizer
+    assert tokenizer is not None
+    result = run("port", tokenizer.parent, target)
+    assert (result.returncode, result.stderr) == (0, "")
+    checkpoint = triglot.load(target, verify="full")
+    assert checkpoint.digest in result.stdout
+    assert checkpoint.config == triglot.recipes()["minilm"]
+    assert checkpoint.source_names["embeddings.token.weight"] == "embeddings.word_embeddings.weight"
+
+
+def test_recipes_lists_them_all(tmp_path):
+    result = run("recipes", "--json", tmp_path / "recipes.json")
+    listed = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    assert set(triglot.recipes()) <= set(listed)
+    content = json.loads((tmp_path / "recipes.json").read_text())
+    assert content == {name: config.to_dict() for name, config in triglot.recipes().items()}
+
+
+def test_doctor_names_versions(framework, monkeypatch):
+    monkeypatch.setenv("FLAGS_use_mkldnn", "0")
+    result = run("doctor")
+    assert result.returncode == 0
+    assert framework in result.stdout.splitlines()[-1]
+    assert f"numpy         {np.__version__}" in result.stdout
+    assert "FLAGS_use_mkldnn=0" in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["parity"], "Missing argument 'MODEL'; see triglot parity --help"),
+        (["parity", "minilm", "--bogus"], "No such option: --bogus; see triglot parity --help"),
+        (["bogus"], "No such command 'bogus'; see triglot --help"),
+        (["recipes", "--json", "/"], "cannot write /: it is a folder; give the name of a file"),
+    ],
+)
+def test_error_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    """What can go wrong inside of a command is in test_refusals.py."""
+    result = run(*arguments, cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"triglot: {message}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "parity", "nothing"], ["parity", "nothing", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(arguments):
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+    assert "ModelNotFoundError" in result.stderr
+
+
+def test_without_a_command_the_help_is_shown():
+    result = run()
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: triglot")
+
+
+def test_version():
+    assert run("--version").stdout.strip() == metadata.version("triglot")
+
+
+def test_inspect_and_port_know_trained_recipes(tmp_path):
+    assert "trained" not in run("inspect", "minilm").stderr
+    assert run("port", "minilm", tmp_path / "minilm.npz").returncode == 0
+    assert triglot.load(tmp_path / "minilm.npz").digest == triglot.port("minilm").digest
+
+
+def test_unexpected_error_is_no_divergence(tmp_path):
+    """Exit code 1 means a divergence alone; whatever else goes wrong is 2, and one line."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import triglot.models\ndef fail(*_): raise RuntimeError('out of cheese')\ntriglot.models.resolve = fail\n"
+    )
+    result = run("parity", "minilm", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("triglot: unexpected RuntimeError: out of cheese; run again with --debug")
+
+
+def test_full_disk_behind_standard_output_is_one_line():
+    result = subprocess.run(
+        f"{sys.executable} -m triglot recipes > /dev/full", shell=True, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr == "triglot: cannot write to standard output: No space left on device; free space\n"
+
+
+def test_report_to_a_device_leaves_the_device(tmp_path):
+    result = run("recipes", "--quiet", "--json", "/dev/stdout")
+    assert json.loads(result.stdout).keys() == triglot.recipes().keys()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real.json")
+    assert run("recipes", "--quiet", "--json", link).returncode == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text())
+
+
+def test_no_device_is_said_by_the_framework(checkpoint_file, framework):
+    result = run("parity", checkpoint_file, "--framework", framework, "--device", "cuda", "--threads", 1)
+    assert result.returncode == 2
+    assert "no cuda device was found; choose device 'cpu'" in result.stdout
+    assert result.stdout.splitlines()[-1] == "verdict: error"
+
+
+def test_reader_that_leaves_changes_neither_result_nor_exit_code(checkpoint_file):
+    command = f"{sys.executable} -m triglot inspect {checkpoint_file} | head -1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,278 @@
+"""``triglot train`` and ``triglot translate``: what they write, refuse, and survive."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import training
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.model.recipes import recipe
+from triglot.shared.training import translation
+
+TINY = ("train", "translation-tiny", "--batch-size", "2", "--samples-per-epoch", "4", "--quiet")
+
+
+def kept(path):
+    training = triglot.load(path, verify="full").training
+    assert training is not None
+    return training
+
+
+@pytest.fixture
+def run(command):
+    """A command that has to end well; its standard output."""
+
+    def well(*arguments):
+        code, out, err = command(*arguments)
+        assert code == 0, err
+        return out
+
+    return well
+
+
+def test_it_trains_and_writes_a_checkpoint_a_report_and_curves(run, framework, workplace):
+    arguments = (*TINY[:-1], "--framework", framework, "--steps", "3", "--json", "report.json", "--plot", "curves.png")
+    out = run(*arguments)
+    assert sorted(os.listdir()) == ["curves.png", "report.json", "translation-tiny.npz"]
+    training = kept("translation-tiny.npz")
+    assert training.moments.steps == 3
+    assert (training.plan.batch_size, training.plan.samples_per_epoch, training.plan.dropout) == (2, 4, True)
+    report = json.loads((workplace / "report.json").read_text())
+    assert report["schema"] == "triglot.train/1"
+    assert report["framework"] == framework
+    assert report["weights_digest"] == triglot.load("translation-tiny.npz").digest
+    np.testing.assert_array_equal(np.float32(report["loss"]), training.history.loss)
+    assert set(report["unseen"]) == {"tokens", "sequences"}
+    first, second = out.splitlines()
+    assert first.startswith(f"translation-tiny.npz: 3 steps, the last in {framework}; ")
+    assert re.fullmatch(r"unseen sentences, greedy: \d+\.\d\d% of the tokens, \d+\.\d% whole", second)
+    assert (workplace / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_training_is_the_same_in_one_go_and_in_two(run, workplace):
+    run(*TINY, "--framework", "torch", "--steps", "5", "--target", "once.npz")
+    run(*TINY, "--framework", "torch", "--steps", "2", "--target", "twice.npz")
+    run("train", "translation-tiny", "--framework", "torch", "--steps", "5", "--resume", "twice.npz", "--quiet")
+    assert (workplace / "once.npz").read_bytes() == (workplace / "twice.npz").read_bytes()
+
+
+def test_it_goes_on_in_another_framework(run, workplace):
+    run(*TINY, "--framework", "torch", "--steps", "2", "--target", "run.npz")
+    run(
+        "train",
+        "translation-tiny",
+        "--framework",
+        "jax",
+        "--steps",
+        "4",
+        "--resume",
+        "run.npz",
+        "--target",
+        "later.npz",
+    )
+    assert kept("run.npz").moments.steps == 2
+    assert kept("later.npz").moments.steps == 4
+    np.testing.assert_array_equal(kept("later.npz").history.loss[:2], kept("run.npz").history.loss)
+
+
+def test_the_seed_decides_weights_and_sentences(run, workplace):
+    for seed in (0, 0, 1):
+        run(*TINY, "--framework", "torch", "--steps", "1", "--seed", str(seed), "--target", f"{len(os.listdir())}.npz")
+    losses = [kept(name).history.loss[0] for name in ("0.npz", "1.npz", "2.npz")]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_weights_of_a_checkpoint_are_where_a_training_begins(run, workplace):
+    triglot.save(triglot.initialize("translation-tiny", seed=9), "begun.npz")
+    run("train", "begun.npz", "--framework", "torch", "--steps", "1", "--target", "run.npz", "--quiet")
+    run(*TINY[:2], "--framework", "torch", "--steps", "1", "--target", "other.npz", "--quiet")
+    assert kept("run.npz").history.loss[0] != kept("other.npz").history.loss[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("bert-base-tiny",),
+            "a model with kind 'encoder' cannot learn the translation task; expected",
+        ),
+        (("nothing",), "'nothing' is neither a recipe nor a path"),
+        (
+            ("translation-tiny", "--steps", "0"),
+            "Invalid value for '--steps': Input should be greater than or equal to 1",
+        ),
+        (("translation-tiny", "--rate", "7"), "rate of the training is 7.0; expected a number above 0, at most 1"),
+        (("translation-tiny", "--samples-per-epoch", "3"), "samples_per_epoch of the training is 3; expected at least"),
+        (("translation-tiny", "--dtype", "bfloat16"), "dtype of a training is 'bfloat16'; expected one of"),
+        (
+            ("translation-tiny", "--target", "there.npz"),
+            "there.npz is there already; choose another --target",
+        ),
+        (("translation-tiny", "--target", "no/where.npz"), "cannot write no/where.npz"),
+        (
+            ("translation-tiny", "--plot", "curves.txt"),
+            "cannot draw curves.txt: expected a name that ends in",
+        ),
+        (("translation-tiny", "--resume", "plain.npz"), "plain.npz keeps no training to go on with; give it as MODEL"),
+        (("translation-tiny", "--resume", "missing.npz"), "there is no missing.npz; give a checkpoint"),
+        (("nonsense", "--resume", "there.npz"), "'nonsense' is neither a recipe nor a path"),
+        (("translation", "--resume", "there.npz"), "there.npz is no translation; name the recipe that it was trained"),
+        (
+            ("translation-tiny", "--resume", "there.npz", "--rate", "0.1"),
+            "has rate 0.002, not 0.1; leave the plan",
+        ),
+        (("translation-tiny", "--resume", "there.npz", "--steps", "1"), "the training has made 1 steps; ask for more"),
+        (
+            ("translation-tiny", "--target", "t.npz", "--json", "./t.npz"),
+            "t.npz is to be written twice; choose another",
+        ),
+        (("translation-tiny", "--json", "t.png", "--plot", "t.png"), "t.png is to be written twice"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(command, workplace, arguments, message):
+    trained = triglot.train(triglot.initialize("translation-tiny"), "torch", "there.npz", steps=1)
+    triglot.save(Checkpoint(trained.config, trained.tensors), "plain.npz")
+    before = {name: (workplace / name).read_bytes() for name in os.listdir()}
+    code, out, err = command("train", *arguments, "--framework", "torch")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert {name: (workplace / name).read_bytes() for name in os.listdir()} == before, "nothing is written or lost"
+
+
+def test_plots_need_matplotlib(command, workplace, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = command("train", "translation-tiny", "--plot", "curves.png")
+    assert code == 2
+    assert "plots need matplotlib, which is not installed; install triglot[report]" in err
+
+
+def test_the_help_says_the_defaults(command, workplace):
+    """The command line does not wait for NumPy to show its help, so it says the defaults of the plan in words."""
+    _, out, _ = command("train", "--help")
+    plan = triglot.Plan()
+    for field in ("rate", "decay", "epochs_per_decay", "samples_per_epoch", "batch_size", "seed"):
+        assert re.search(
+            rf"--{field.replace('_', '-')}\b[^-]*?Default: {getattr(plan, field):g}\.", " ".join(out.split())
+        ), field
+    for option, default in (("steps", training.STEPS), ("save-every", training.SAVE_EVERY)):
+        assert re.search(rf"--{option}\b[^-]*?\[default: {default};", " ".join(out.split())), option
+
+
+def test_options_of_a_plan_may_be_repeated(run, workplace):
+    """Of a training that goes on, with and without --resume."""
+    run(*TINY, "--framework", "torch", "--steps", "1", "--rate", "0.001", "--target", "run.npz")
+    run("train", "run.npz", "--framework", "torch", "--steps", "2", "--rate", "0.001", "--target", "on.npz", "--quiet")
+    assert kept("on.npz").plan == kept("run.npz").plan
+    assert kept("on.npz").moments.steps == 2
+
+
+def test_the_checkpoint_that_a_training_begins_with_stays(run, workplace):
+    run(*TINY, "--framework", "torch", "--steps", "1", "--target", "run.npz")
+    before = (workplace / "run.npz").read_bytes()
+    run("train", "run.npz", "--framework", "torch", "--steps", "2", "--quiet")
+    assert (workplace / "run.npz").read_bytes() == before
+    assert kept("run-trained.npz").moments.steps == 2
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_the_same_training_gives_the_same_picture(workplace, ending):
+    from triglot.plots import draw_training
+
+    training = triglot.train(triglot.initialize("translation-tiny"), "torch", steps=3).training
+    assert training is not None
+    pictures = []
+    for name in ("one", "two"):
+        draw_training(training, workplace / f"{name}.{ending}", "a title")
+        pictures.append((workplace / f"{name}.{ending}").read_bytes())
+    assert pictures[0] == pictures[1]
+    assert len(pictures[0]) > 5_000
+    if ending == "svg":
+        assert pictures[0].count(b"<path") > 10
+
+
+def begin(*arguments):
+    """A training in a process of its own, when it has written its first checkpoint."""
+    path = arguments[arguments.index("--target") + 1]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "triglot", "train", "translation-tiny", "--framework", "torch", *arguments],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(600):
+        if os.path.exists(path) or process.poll() is not None:
+            return process
+        time.sleep(0.1)
+    process.kill()
+    pytest.fail("no checkpoint within a minute")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_after_a_step_with_the_checkpoint_whole(workplace, number):
+    process = begin("--steps", "100000", "--save-every", "5", "--target", "run.npz", "--json", "run.json")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    steps = kept("run.npz").moments.steps
+    assert 5 <= steps < 100_000
+    assert err.splitlines() == [
+        "triglot: ending after this step; another Ctrl-C loses what is not written yet",
+        f"triglot: run.npz has {steps} steps; go on with --resume run.npz",
+        "triglot: interrupted",
+    ]
+    assert sorted(os.listdir()) == ["run.json", "run.npz"]
+    report = json.loads((workplace / "run.json").read_text())
+    assert (report["steps"], len(report["loss"]), report["unseen"]) == (steps, steps, None)
+    resumed = triglot.train(triglot.load("run.npz"), "torch", steps=steps + 1)
+    straight = triglot.train(triglot.initialize("translation-tiny"), "torch", steps=steps + 1)
+    assert resumed.digest == straight.digest, "not half a step was lost or made twice"
+
+
+def test_a_killed_training_leaves_its_last_checkpoint(workplace):
+    process = begin("--steps", "100000", "--save-every", "1", "--target", "run.npz")
+    time.sleep(0.5)
+    process.kill()
+    process.communicate(timeout=60)
+    assert kept("run.npz").moments.steps >= 1
+
+
+def test_translate_says_what_the_model_makes_of_it(run, command, workplace):
+    """A model whose every word is the end, and the right answer beside it."""
+    checkpoint = triglot.initialize("translation")
+    bias = checkpoint.tensors["heads.logits.bias"].copy()
+    bias[recipe("translation").special_ids[1]] = 1e4
+    triglot.save(Checkpoint(checkpoint.config, {**checkpoint.tensors, "heads.logits.bias": bias}), "translation.npz")
+    assert run("translate", "q w e 1", "--framework", "torch").splitlines() == ["", "wrong: it should be 8 8 E W Q"]
+    assert run("translate", "qwe1", "--framework", "jax", "--json", "said.json", "--quiet") == ""
+    said = json.loads((workplace / "said.json").read_text())
+    assert said == {"text": "qwe1", "translation": "", "expected": "8 8 E W Q", "framework": "jax"}
+    for text, message in (("Q", "the text holds 'Q'"), ("", "the text is empty"), ("q" * 49, "the text has 49 words")):
+        code, out, err = command("translate", text)
+        assert (code, out) == (2, "")
+        assert message in err
+    assert "there is no nothing.npz" in command("translate", "q", "--model", "nothing.npz")[2]
+
+
+def test_score_counts_what_is_right(framework):
+    """Against the task's own score, of what the model generates for sentences that no training has seen."""
+    checkpoint = triglot.initialize("translation-tiny")
+    task = translation.TranslationTask.for_model(checkpoint.config, seed=3)
+    sources, targets = task.pairs(1 << 40, 4)
+    generated = triglot.build(framework, checkpoint).generate(sources, max_length=task.length)
+    expected = translation.score(generated, targets[:, : task.length])
+    assert triglot.score(checkpoint, framework, seed=3, count=4) == expected
+
+
+def test_quiet_is_quiet(framework, workplace):
+    """What a framework has to say while it is imported is no error either."""
+    command = [sys.executable, "-P", "-m", "triglot", *TINY, "--framework", framework, "--steps", "1"]
+    result = subprocess.run([*command, "--target", "run.npz", "--quiet"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

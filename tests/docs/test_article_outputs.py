@@ -1,0 +1,171 @@
+"""What the articles' own code computes, every framework computes from its weights, within eight times the noise.
+
+The code stands in ``article_code.py``, mended where an article is defective, and knows nothing of Triglot. ``make
+articles`` runs it at the sizes of the recipes too: 512 wide, 6 + 6 layers and vocabularies of 10,000 for article 003.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from triglot import impls
+from triglot.parity.budgets import NOISE_RUNS, budget
+from triglot.parity.truth import Reference
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.model.named_values import ATTENDED, AVERAGED, OUTPUT
+from triglot.shared.model.positions import TABLES
+from triglot.shared.model.recipes import recipe
+from triglot.shared.porting.port import port
+
+CODE = {
+    "translation": "Translation",
+    "dygraph": "Dygraph",
+    "prenorm": "Prenorm",
+    "annotated": "Annotated",
+    "multihead": "Multihead",
+}
+# Computed in float32 by the articles; here as the recipes have them, in float64 rounded once.
+TABLE_BUFFERS = {
+    "translation": {"embed_x.pe": "source", "embed_y.pe": "target"},
+    "prenorm": {"transformer.wpe.pe": "source"},
+    "annotated": {"src_pos.pe": "source", "tgt_pos.pe": "target"},
+}
+
+
+@pytest.fixture(scope="module", params=CODE)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def article(name, size, article_code, tmp_path_factory):
+    """The article's model with weights as it draws them, in float64, and its state dict as a checkpoint."""
+    config = recipe(name if size == "paper" else f"{name}-tiny")
+    if name == "translation":
+        config = replace(config, layers=3, decoder_layers=3)  # written out in its code
+    torch.manual_seed(0)
+    model = getattr(article_code, CODE[name])(config)
+    if name == "multihead":
+        for weight in (model.q_proj_weight, model.k_proj_weight, model.v_proj_weight):  # left as the memory was
+            torch.nn.init.xavier_uniform_(weight)
+    tensors = dict(model.state_dict())
+    if name == "dygraph":  # an initialiser is handed to it, and ERNIE hands it this one
+        for key, tensor in tensors.items():
+            torch.nn.init.trunc_normal_(tensor, 1.0 if key.endswith("scale") else 0.0, 0.02)
+    path = tmp_path_factory.mktemp("article") / "run.pt"
+    torch.save(tensors, path)
+    checkpoint = port(path, source_dialect=f"article-{name}", config=config)
+    if not isinstance(model, torch.nn.Module):
+        return model.double(), checkpoint
+    model = model.double()
+    for buffer, side in TABLE_BUFFERS.get(name, {}).items():
+        table = TABLES[config.positions](getattr(config, f"{side}_max_length"), config.hidden_size)
+        model.load_state_dict({buffer: torch.from_numpy(np.float32(table)).double()[None]}, strict=False)
+    return model, checkpoint
+
+
+@pytest.fixture(scope="module")
+def task(name, article, article_code):
+    """A batch, what the article's code makes of it, by the name of the value, and the noise of each."""
+    model, checkpoint = article
+    batch, expected = example(name, model, checkpoint.config, article_code.PAD)
+    reference = Reference(checkpoint)
+    truth = reference.truth(batch, {})
+    noise = dict.fromkeys(expected, 0.0)
+    for seed in range(NOISE_RUNS):
+        run = reference.rounded(batch, {}, seed=seed, dtype="float32")
+        noise = {key: max(noise[key], np.abs(run[key] - truth[key]).max()) for key in noise}
+    return batch, expected, noise
+
+
+def example(name, model, config, pad):
+    """Rows of three lengths, with padding: the article's masks take part."""
+    generator = np.random.default_rng(0)
+    valid = np.arange(11) < np.array([[11], [4], [7]])
+    target_valid = np.arange(9) < np.array([[5], [9], [6]])
+    if name == "dygraph":
+        vectors = generator.normal(size=(3, 11, config.hidden_size)).astype(np.float32)
+        with torch.no_grad():
+            found = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid)).numpy()
+        return inputs.batch(config, vectors, valid), {OUTPUT: np.where(valid[:, :, None], found, 0)}
+    if name == "multihead":
+        vectors = [generator.normal(size=(length, 3, config.hidden_size)).astype(np.float32) for length in (9, 11, 11)]
+        given = (torch.from_numpy(part).double() for part in vectors)
+        with torch.no_grad():
+            found = model(*given, torch.from_numpy(~valid)).numpy().swapaxes(0, 1)
+        return inputs.attention(config, *vectors, key_valid=valid, batch_first=False), {ATTENDED: found}
+    source = np.where(valid, generator.integers(pad + 1, config.source_vocabulary, valid.shape), pad)
+    target = np.where(target_valid, generator.integers(pad + 1, config.target_vocabulary, target_valid.shape), pad)
+    masks = () if name == "translation" else (torch.from_numpy(valid), torch.from_numpy(target_valid))
+    with torch.no_grad():
+        found = model(torch.from_numpy(source), torch.from_numpy(target), *masks).numpy()
+    key = f"heads.{config.heads_on_top[0]}"
+    return inputs.pair(config, source, target, valid, target_valid), {key: np.where(target_valid[:, :, None], found, 0)}
+
+
+def test_the_reference_computes_what_the_article_computes(name, article, task):
+    """In float64, but for the table of positions, which the article rounds to float32."""
+    _, checkpoint = article
+    batch, expected, noise = task
+    truth = Reference(checkpoint).truth(batch, {})
+    for key, value in expected.items():
+        rounded = name in TABLE_BUFFERS
+        limit = budget(noise[key], np.abs(value).max(), "float32") * (1 if rounded else 2.0**-29)
+        assert np.abs(truth[key] - value).max() <= limit, key
+
+
+def test_every_framework_computes_what_the_article_computes(framework, article, task):
+    _, checkpoint = article
+    batch, expected, noise = task
+    found = impls.build(framework, checkpoint).trace(batch)
+    for key, value in expected.items():
+        error, limit = np.abs(found[key] - value).max(), budget(noise[key], np.abs(value).max(), "float32")
+        assert error <= limit, f"{key}: {error / noise[key]:.2f} times the noise"
+
+
+def test_a_wrong_epsilon_is_noticed(framework, article, task):
+    """The guard itself: the same weights under an epsilon of 1e-3, or, without a norm, with half a mask."""
+    _, checkpoint = article
+    batch, expected, noise = task
+    config = replace(checkpoint.config, norm_eps=1e-3)
+    if config.kind == "attention":
+        batch = replace(batch, valid=np.ones_like(batch.valid))
+    wrong = impls.build(framework, type(checkpoint)(config, checkpoint.tensors)).trace(batch)
+    for key, value in expected.items():
+        assert np.abs(wrong[key] - value).max() > budget(noise[key], np.abs(value).max(), "float32")
+
+
+def test_attention_alone_is_that_of_torch(framework, size):
+    """Article 004 at its size, with both masks at once, weights included."""
+    config = recipe("multihead" if size == "paper" else "multihead-tiny")
+    torch.manual_seed(1)
+    theirs = torch.nn.MultiheadAttention(config.hidden_size, config.heads, bias=False, batch_first=True)
+    theirs.out_proj.bias = torch.nn.Parameter(torch.randn(config.hidden_size))
+    projections = theirs.in_proj_weight.detach().chunk(3)
+    tensors = {
+        f"attention.{part}.weight": weight.T.contiguous().numpy()
+        for part, weight in zip(("query", "key", "value"), projections, strict=True)
+    }
+    tensors["attention.output.weight"] = theirs.out_proj.weight.detach().T.contiguous().numpy()
+    tensors["attention.output.bias"] = theirs.out_proj.bias.detach().numpy()
+    checkpoint = impls.Checkpoint(config, tensors)
+    generator = np.random.default_rng(2)
+    query, key = (generator.normal(size=(3, n, config.hidden_size)).astype(np.float32) for n in (9, 11))
+    key_valid = np.arange(11) < np.array([[11], [4], [7]])
+    bias = np.where(np.tri(9, 11, 2), generator.normal(size=(9, 11)), -np.inf)
+    with torch.no_grad():
+        output, averaged = theirs.double()(
+            *(torch.from_numpy(part).double() for part in (query, key, key)),
+            key_padding_mask=torch.from_numpy(np.where(key_valid, 0, -np.inf)),
+            attn_mask=torch.from_numpy(bias),
+        )
+    batch = inputs.attention(config, query, key, key, key_valid=key_valid, bias=bias)
+    reference = Reference(checkpoint)
+    truth = reference.truth(batch, {})
+    runs = [reference.rounded(batch, {}, seed=seed, dtype="float32") for seed in range(NOISE_RUNS)]
+    found = impls.build(framework, checkpoint).attend(query, key, key, key_valid=key_valid, bias=bias)
+    for name, ours, expected in zip((ATTENDED, AVERAGED), found, (output.numpy(), averaged.numpy()), strict=True):
+        noise = max(np.abs(run[name] - truth[name]).max() for run in runs)
+        assert np.abs(ours - expected).max() <= budget(noise, np.abs(expected).max(), "float32"), name

@@ -1,0 +1,404 @@
+"""Damages a small checkpoint in every way and reads what comes of it: ``make fuzz``, and a part of it in the tests.
+
+There are two good outcomes: what was hit does not count and the digest is the same, or it is refused with a
+CheckpointError. Anything else ends the run: another digest, another error, a crash, a read that does not end, or one
+that takes more memory than the size of the file and 64 MB.
+
+A process of its own for each part of the work: a crash is noticed that way, and memory can be limited. The limit is
+RLIMIT_AS, the address space, because resident memory cannot grow beyond it, it holds for every single read, and memory
+that is reserved and not touched counts as well. The peak of resident memory only says how far away from it they stay.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from triglot.shared.checkpoint import Checkpoint, load, npz, save
+from triglot.shared.checkpoint import training_state as training_members
+from triglot.shared.dtypes import FLOATS
+from triglot.shared.errors import CheckpointError
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
+from triglot.shared.training.plan import History, Moments, Plan, Training
+
+MEMORY = 64 << 20  # beside the file: more than reading needs, far less than a header can ask for
+SECONDS = 20  # for a read; thousands of times what one takes, so that a busy machine is no hang
+CONFIG = replace(
+    recipe("dygraph-tiny"),
+    **{"layers": 1, "hidden_size": 2, "heads": 1, "key_size": 1, "value_size": 1, "feed_forward_size": 2},
+    **{"source_vocabulary": 3, "source_max_length": 2, "pre_process": "", "final_process": ""},
+    **{"projection_bias": False, "output_bias": False, "heads_on_top": ("masked_lm",), "tied_embeddings": True},
+)
+STEPS = 2
+
+# Where the integers of each record of a zip archive are: offset and size in bytes.
+LOCAL = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2)]
+CENTRAL = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (32, 2)]
+CENTRAL += [(34, 2), (36, 2), (38, 4), (42, 4)]
+END = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)]
+
+
+def sample(seed):
+    """A checkpoint of every number format, with an alias, a name from before porting and a training."""
+    kinds = list(FLOATS.values())
+    tensors = initialize(CONFIG, seed)
+    mixed = {name: tensor.astype(kinds[number % 4]) for number, (name, tensor) in enumerate(tensors.items())}
+    kept = {name: tensor.astype(np.float64 if tensor.ndim > 1 else np.float32) for name, tensor in tensors.items()}
+    history = History(np.full(STEPS, 3.5, np.float32), np.full(STEPS, 0.5, np.float32))
+    training = Training(Plan(), Moments(STEPS, kept, kept), history)
+    return Checkpoint(CONFIG, mixed, {"embeddings.token.weight": "word_embeddings"}, training)
+
+
+class Target:
+    """The bytes of a checkpoint, its digest, and where in it the headers and the integers are."""
+
+    def __init__(self, folder):
+        save(sample(0), folder / "original.npz")
+        save(sample(1), folder / "donor.npz")
+        self.content = (folder / "original.npz").read_bytes()
+        self.donor = (folder / "donor.npz").read_bytes()
+        self.digest = digest_of(folder / "original.npz")
+        headers = set()
+        self.integers = []
+        with zipfile.ZipFile(folder / "original.npz") as archive:
+            members, directory = archive.infolist(), archive.start_dir
+        for member in members:
+            headers.update(self._local(member.header_offset, member.filename == "manifest.json"))
+        headers.update(range(directory, len(self.content)))
+        position = directory
+        for _ in members:
+            self.integers += [(position + offset, size) for offset, size in CENTRAL]
+            lengths = self.content[position + 28 : position + 34]
+            position += 46 + sum(int.from_bytes(lengths[start : start + 2], "little") for start in (0, 2, 4))
+        self.integers += [(position + offset, size) for offset, size in END]
+        self.headers = sorted(headers)
+
+    def _local(self, start, is_manifest):
+        """A member: its local header, and the header of its array or, of the manifest, all of it."""
+        self.integers += [(start + offset, size) for offset, size in LOCAL]
+        name, extra = (int.from_bytes(self.content[start + at : start + at + 2], "little") for at in (26, 28))
+        payload = start + 30 + name + extra
+        self.integers += [(payload - 16, 8), (payload - 8, 8)]  # the sizes in the ZIP64 field, which is the last
+        if is_manifest:
+            end = payload + int.from_bytes(self.content[payload - 16 : payload - 8], "little")
+        else:
+            self.integers.append((payload + 8, 2))
+            end = payload + 10 + int.from_bytes(self.content[payload + 8 : payload + 10], "little")
+        return range(start, end)
+
+
+def truncations(target):
+    """The file cut off at every offset."""
+    for length in range(len(target.content)):
+        yield "cut off", target.content[:length]
+
+
+def flips(target):
+    """Every bit of every header of the archive and of the arrays, and of the manifest."""
+    for place in target.headers:
+        for bit in range(8):
+            yield "bit flipped", changed(target.content, place, bytes([target.content[place] ^ 1 << bit]))
+
+
+def integers(target):
+    """Every integer of every header replaced by extreme ones, and by its neighbours."""
+    for place, size in target.integers:
+        highest, number = 256**size - 1, int.from_bytes(target.content[place : place + size], "little")
+        length = len(target.content)
+        extremes = {0, 1, highest, highest - 1, highest // 2, highest // 2 + 1, length, number + 1, number - 1, -number}
+        for extreme in sorted({extreme & highest for extreme in extremes} - {number}):
+            yield "integer replaced", changed(target.content, place, extreme.to_bytes(size, "little"))
+
+
+def bombs(_):
+    """Files of some megabytes made to cost many times as much."""
+    for name, manifest in (
+        ("objects", objects(1 << 20)),
+        ("lists", b"[" * (1 << 22)),
+        ("text", b'{"schema": "' + b"x" * (1 << 22) + b"\\ud83d\\ude00" + b'"}'),
+        ("texts", b'{"schema": [' + b'"x",' * (1 << 20) + b'""]}'),
+        ("number", b'{"schema": ' + b"9" * (1 << 22) + b"}"),
+        ("spaces", b" " * (1 << 26)),
+    ):
+        yield f"manifest of {name}", built([], manifest)
+    many = 16_383  # members beside the manifest
+    yield "as many objects as can be", built([(f"{n}", b"") for n in range(many)], objects(24 * many // 2))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(4)
+    config = {**CONFIG.to_dict(), "layers": many // 8}
+    entry = {"dtype": "float32", "shape": [1], "sha256": "0" * 64}
+    entries = {f"encoder.layers.{number:05}": entry for number in range(many)}
+    identity = {"config": ModelConfig.from_dict(config).identity(), "tensors": entries}
+    manifest = {
+        "schema": "triglot.checkpoint/1",
+        "digest": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+        "config": config,
+        "tensors": {name: {**entry, "axes": []} for name in entries}
+        | {"heads.masked_lm.decoder.weight": {"alias": "embeddings.token.weight"}},
+    }
+    yield (
+        "as many tensors as can be",
+        built([(f"{name}.npy", array) for name in entries], json.dumps(manifest).encode()),
+    )
+    yield "long names", built([(f"{number:0250}.npy", b"") for number in range(16_000)], b"{}")
+    yield "a directory of zeros", bytes(1 << 24) + b"PK\x05\x06" + bytes(4) + b"\x00\x40" * 2 + bytes(10)
+
+
+def objects(count):
+    """JSON that becomes thirty times as much in memory."""
+    return b'{"schema": [' + b'{"":0},' * count + b"0]}"
+
+
+def built(members, manifest):
+    """An archive with any members."""
+    with tempfile.TemporaryFile() as file:
+        with npz.Writer(file) as writer:
+            for name, content in [*members, ("manifest.json", manifest)]:
+                writer.write_bytes(name, content)
+        file.seek(0)
+        return file.read()
+
+
+def mutations(target, seed):
+    """Random damage without end, up to three times to the same file."""
+    generator = random.Random(seed)
+    while True:
+        content, names = target.content, []
+        for _ in range(generator.choice((1, 1, 1, 2, 3))):
+            mutation = generator.choice(MUTATIONS)
+            content = mutation(content, target, generator)
+            names.append(mutation.__name__.replace("_", " "))
+        yield names[0] if len(names) == 1 else "several of these", content
+
+
+def cut_off(content, _, generator):
+    return content[: generator.randrange(len(content) + 1)]
+
+
+def bit_flipped(content, _, generator):
+    place = generator.randrange(max(len(content), 1))
+    return changed(content, place, bytes([content[place] ^ 1 << generator.randrange(8)]) if content else b"")
+
+
+def header_overwritten(content, target, generator):
+    return changed(content, generator.choice(target.headers), generator.randbytes(generator.randrange(1, 5)))
+
+
+def integer_replaced(content, target, generator):
+    place, size = generator.choice(target.integers)
+    extreme = generator.choice((0, 1, 256**size - 1, 256**size // 2, generator.randrange(256**size), len(content)))
+    return changed(content, place, (extreme % 256**size).to_bytes(size, "little"))
+
+
+def part_repeated(content, _, generator):
+    start, end = part(content, generator)
+    place = generator.randrange(len(content) + 1)
+    return content[:place] + content[start:end] + content[place:]
+
+
+def part_removed(content, _, generator):
+    start, end = part(content, generator)
+    return content[:start] + content[end:]
+
+
+def part_zeroed(content, _, generator):
+    start, end = part(content, generator)
+    return content[:start] + bytes(end - start) + content[end:]
+
+
+def part_filled(content, _, generator):
+    start, end = part(content, generator)
+    return content[:start] + b"\xff" * (end - start) + content[end:]
+
+
+def parts_exchanged(content, _, generator):
+    start, end = part(content, generator)
+    place = generator.randrange(len(content) + 1)
+    moved = content[place : place + end - start]
+    return changed(changed(content, start, moved), place, content[start:end])
+
+
+def part_of_another(content, target, generator):
+    """From the same place or from anywhere in it, over what is there or between."""
+    start, end = part(target.donor, generator)
+    place = start if generator.random() < 0.5 else generator.randrange(len(content) + 1)
+    behind = place + (end - start if generator.random() < 0.7 else 0)
+    return content[:place] + target.donor[start:end] + content[behind:]
+
+
+def part(content, generator):
+    start = generator.randrange(len(content) + 1)
+    longest = generator.choice((4, 64, 512, len(content)))
+    return start, min(len(content), start + generator.randrange(longest + 1))
+
+
+def changed(content, place, new):
+    return content[:place] + new + content[place + len(new) :]
+
+
+MUTATIONS = (
+    cut_off,
+    bit_flipped,
+    header_overwritten,
+    integer_replaced,
+    part_repeated,
+    part_removed,
+    part_zeroed,
+    part_filled,
+    parts_exchanged,
+    part_of_another,
+)
+
+
+def digest_of(path):
+    """Of all that is read: the digest of a checkpoint leaves its training out."""
+    found = load(path, "full")
+    digest = hashlib.sha256(found.digest.encode())
+    if found.training:
+        digest.update(json.dumps(training_members.facts(found.training)).encode())
+        for name, array in sorted(training_members.arrays(found.training).items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+# Readers that are wrong in one way each, to show that it is noticed.
+READERS = {
+    "ours": digest_of,
+    "blind": lambda _: "0" * 64,
+    "careless": lambda path: json.loads(path.read_bytes()),
+    "slow": lambda _: time.sleep(SECONDS),
+    "crashing": lambda _: os.abort(),
+    "modest": lambda path: np.ones(MEMORY - (8 << 20), np.uint8).any() and digest_of(path),
+    "greedy": lambda _: np.empty(MEMORY + (4 << 20), np.uint8),  # which is not even touched
+}
+
+
+def read(content, path, reader, limits):
+    """What becomes of a mutant: "same digest" or "refused"."""
+    path.unlink(missing_ok=True)  # to write a new file is quicker than to shorten one that was not written yet
+    path.write_bytes(content)
+    base, seconds, digest = limits
+    resource.setrlimit(resource.RLIMIT_AS, (base + MEMORY + len(content), resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        found = reader(path)
+    except CheckpointError:
+        return "refused"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if found != digest:
+        raise AssertionError(f"it was read with another digest, {found}")
+    return "same digest"
+
+
+def status(field):
+    """A number of bytes that Linux tells about this process. Unlike ru_maxrss, VmHWM forgets the parent's memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:"))) << 10
+
+
+def expired(*_):
+    raise TimeoutError("reading it takes too long")
+
+
+def run(arguments):
+    """One part of the work, in this process."""
+    folder = Path(arguments.folder)
+    target = Target(folder)
+    endless = arguments.kind == "mutations"
+    source = mutations(target, arguments.part) if endless else globals()[arguments.kind](target)
+    every = (
+        source
+        if endless
+        else islice(source, arguments.part * arguments.stride, None, arguments.parts * arguments.stride)
+    )
+    signal.signal(signal.SIGALRM, expired)
+    path, reader, outcomes = folder / "mutant.npz", READERS[arguments.reader], Counter()
+    digest_of(folder / "original.npz")  # what is loaded or cached the first time is no cost of a mutant
+    base, before = status("VmSize"), status("VmRSS")
+    for name, content in islice(every, arguments.count) if endless else every:
+        try:
+            outcomes[f"{name}: {read(content, path, reader, (base, arguments.seconds, target.digest))}"] += 1
+        except BaseException as error:
+            raise SystemExit(f"{path} ({name}): {type(error).__name__}: {error}") from error
+    sys.stdout.write(json.dumps({"outcomes": outcomes, "growth": status("VmHWM") - before}))
+
+
+def part_of(kind, folder, *, part=0, parts=1, stride=1, count=0, reader="ours", seconds=SECONDS):
+    """One part of the work, in a process of its own; the outcomes, and by how much its resident memory grew."""
+    options = {"part": part, "parts": parts, "stride": stride, "count": count, "reader": reader, "seconds": seconds}
+    command = [sys.executable, __file__, kind, str(folder)]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise AssertionError(f"exit code {result.returncode}; {result.stderr[-2000:]} See {folder}/mutant.npz")
+    return json.loads(result.stdout)
+
+
+def part_in_a_folder(job):
+    folder = tempfile.mkdtemp()
+    found = part_of(**job, folder=folder)
+    shutil.rmtree(folder)  # unless it failed: then the mutant is in there
+    return found
+
+
+def everything(count):
+    """All of it, on all processors: prints how often each outcome occurred."""
+    begin, processors = time.perf_counter(), os.cpu_count() or 1
+    jobs = [
+        {"kind": kind, "part": part, "parts": 8} for kind in ("truncations", "flips", "integers") for part in range(8)
+    ]
+    jobs += [{"kind": "mutations", "part": part, "count": count // 64} for part in range(64)] + [{"kind": "bombs"}]
+    total, growth = Counter(), 0
+    with ThreadPoolExecutor(processors) as pool:
+        for job, found in zip(jobs, pool.map(part_in_a_folder, jobs), strict=True):
+            total.update(found["outcomes"])
+            if job["kind"] != "bombs":  # which are made in the process that reads them
+                growth = max(growth, found["growth"])
+    lines = [f"{number:>9,}  {name}" for name, number in sorted(total.items())]
+    for outcome in ("refused", "same digest"):
+        number = sum(number for name, number in total.items() if name.endswith(outcome))
+        lines.append(f"{number:>9,}  in all: {outcome}")
+    lines.append(f"{total.total():>9,}  in all, in {time.perf_counter() - begin:.0f} s on {processors} processors")
+    lines.append(f"resident memory grew by at most {growth / 1e6:.0f} MB")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["everything", "truncations", "flips", "integers", "mutations", "bombs"])
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--count", type=int, default=1_000_000, help="how many random mutations")
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--reader", choices=READERS, default="ours")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    arguments = parser.parse_args()
+    if arguments.kind == "everything":
+        everything(arguments.count)
+    else:
+        run(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,590 @@
+"""Attention alone: against ``torch.nn.MultiheadAttention`` and article 004's own code, on the same weights."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import triglot
+from triglot import impls
+from triglot.parity.budgets import UNIT_ROUNDOFF, budget
+from triglot.parity.checks import Check, distance, expect
+from triglot.parity.truth import Reference
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.dtypes import ARITHMETIC, HALVES
+from triglot.shared.inputs import random as batches
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.model.recipes import recipe
+
+CONFIG = recipe("multihead-tiny")  # 3 heads of 8; at most 29 queries and 37 keys
+ROWS, HEADS, TARGETS, SOURCES, WIDTH = 4, 3, 5, 7, 24
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.fixture
+def checkpoint(make_checkpoint):
+    """Weights that make the attention sharp, and biases that are not zero."""
+    made = make_checkpoint(CONFIG)
+    return Checkpoint(CONFIG, {name: tensor * 2 for name, tensor in made.tensors.items()})
+
+
+def vectors(targets=TARGETS, sources=SOURCES, seed=0) -> dict[str, Any]:
+    generator = np.random.default_rng(seed)
+    lengths = {"query": targets, "key": sources, "value": sources}
+    return {name: generator.standard_normal((ROWS, n, WIDTH)).astype(np.float32) for name, n in lengths.items()}
+
+
+def bias_of(shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def with_infinities(shape):
+    """A bias that forbids about a third, but never the first key."""
+    bias = bias_of(shape)
+    bias[np.random.default_rng(2).random(shape) < 1 / 3] = -np.inf
+    bias[..., 0] = 0.5
+    return bias
+
+
+KEY_VALID = np.arange(SOURCES) < np.array([7, 4, 1, 6])[:, None]
+SQUARE = TARGETS, SOURCES
+MASKS: dict[str, dict[str, Any]] = {
+    "no mask": {},
+    "key padding": {"key_valid": KEY_VALID},
+    "a bias for all": {"bias": bias_of(SQUARE)},
+    "a bias for each head of each row": {"bias": bias_of((ROWS * HEADS, *SQUARE))},
+    "a bias of four dimensions": {"bias": bias_of((ROWS, HEADS, *SQUARE))},
+    "minus infinity for all": {"bias": with_infinities(SQUARE)},
+    "minus infinity for each head": {"bias": with_infinities((ROWS * HEADS, *SQUARE))},
+    "minus infinity in four dimensions": {"bias": with_infinities((ROWS, HEADS, *SQUARE))},
+    "both": {"key_valid": KEY_VALID, "bias": with_infinities((ROWS * HEADS, *SQUARE))},
+}
+
+
+def tensors_of(checkpoint, dtype):
+    return {name: torch.from_numpy(np.array(tensor)).to(DTYPES[dtype]) for name, tensor in checkpoint.tensors.items()}
+
+
+def torch_masks(masks, dtype):
+    """What PyTorch calls them: its padding mask is True where a key is ignored, its bias has at most three dimensions.
+
+    Both as floats: of a padding mask of truth values beside a bias of floats PyTorch thinks nothing good.
+    """
+    found = {}
+    if "key_valid" in masks:
+        found["key_padding_mask"] = torch.zeros(masks["key_valid"].shape, dtype=DTYPES[dtype]).masked_fill(
+            torch.from_numpy(~masks["key_valid"]), float("-inf")
+        )
+    if "bias" in masks:
+        bias = torch.from_numpy(masks["bias"]).to(DTYPES[dtype])
+        found["attn_mask"] = bias.flatten(0, 1) if bias.dim() == 4 else bias
+    return found
+
+
+def torch_nn(checkpoint, given, masks, dtype):
+    """``torch.nn.MultiheadAttention`` on the weights of a checkpoint."""
+    tensors = tensors_of(checkpoint, dtype)
+    module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=DTYPES[dtype])
+    packed = torch.cat([tensors[f"attention.{name}.weight"].T for name in ("query", "key", "value")])
+    module.load_state_dict(
+        {
+            "in_proj_weight": packed,
+            "in_proj_bias": torch.zeros(3 * WIDTH, dtype=DTYPES[dtype]),
+            "out_proj.weight": tensors["attention.output.weight"].T,
+            "out_proj.bias": tensors["attention.output.bias"],
+        }
+    )
+    parts = [torch.from_numpy(given[name]).to(DTYPES[dtype]) for name in ("query", "key", "value")]
+    with torch.no_grad():  # with gradients off and no masks, and then alone, PyTorch would take its fast path
+        output, weights = module(*parts, **torch_masks(masks, dtype), need_weights=True, average_attn_weights=True)
+    return output.numpy(), weights.numpy()
+
+
+def article_004(checkpoint, given, masks, dtype):
+    """The code of the article: lengths first, the bias added, then padding filled with minus infinity."""
+    tensors = tensors_of(checkpoint, dtype)
+    query, key, value = (
+        torch.from_numpy(given[n]).to(DTYPES[dtype]).transpose(0, 1) for n in ("query", "key", "value")
+    )
+    (targets, rows, width), sources = query.shape, len(key)
+    size = width // HEADS
+    q = functional.linear(query, tensors["attention.query.weight"].T) * float(size) ** -0.5
+    k = functional.linear(key, tensors["attention.key.weight"].T)
+    v = functional.linear(value, tensors["attention.value.weight"].T)
+    q, k, v = (part.contiguous().view(-1, rows * HEADS, size).transpose(0, 1) for part in (q, k, v))
+    scores = torch.bmm(q, k.transpose(1, 2))
+    if "bias" in masks:
+        bias = torch.from_numpy(masks["bias"]).to(DTYPES[dtype])
+        scores += bias.flatten(0, 1) if bias.dim() == 4 else bias
+    if "key_valid" in masks:
+        scores = scores.view(rows, HEADS, targets, sources)
+        scores = scores.masked_fill(torch.from_numpy(~masks["key_valid"])[:, None, None], float("-inf"))
+        scores = scores.view(rows * HEADS, targets, sources)
+    weights = functional.softmax(scores, dim=-1)
+    context = torch.bmm(weights, v).transpose(0, 1).contiguous().view(targets, rows, width)
+    output = functional.linear(context, tensors["attention.output.weight"].T, tensors["attention.output.bias"])
+    averaged = weights.view(rows, HEADS, targets, sources).sum(dim=1) / HEADS
+    return output.transpose(0, 1).numpy(), averaged.numpy()
+
+
+PEERS = {"torch.nn": torch_nn, "article 004": article_004}
+
+
+def shares(values, checkpoint, given, masks, dtype):
+    """Of each output and its weights, the error in multiples of what a correct implementation may be off by.
+
+    That is a few roundings, on numbers of about 1: some 1e-6 in float32, some 1e-15 in float64.
+    """
+    batch = inputs.attention(checkpoint.config, **given, **masks)
+    expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), checkpoint.config, dtype)
+    found = {}
+    for who, (output, weights) in values.items():
+        for name, value in (("attention.output", output), ("averaged", weights)):
+            truth = expectation.truth[name]
+            limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
+            assert limit < {"float32": 1e-4, "float64": 1e-12}[dtype]
+            assert value.dtype.name == dtype
+            assert value.shape == truth.shape
+            found[f"{who}: {name}"] = distance(value, truth, None) / limit
+    return found
+
+
+def assert_within_noise(values, checkpoint, given, masks, dtype):
+    """``-O`` cannot remove it."""
+    for what, share in shares(values, checkpoint, given, masks, dtype).items():
+        if not share <= 1:  # also true for NaN
+            raise AssertionError(f"{what}: {share:.3g} times the budget")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("masks", MASKS)
+def test_attend_is_what_the_peer_computes(implementation, peer, masks, dtype, checkpoint):
+    given, chosen = vectors(), MASKS[masks]
+    values = {
+        peer: PEERS[peer](checkpoint, given, chosen, dtype),
+        implementation: impls.build(implementation, checkpoint, dtype=dtype).attend(**given, **chosen),
+    }
+    assert_within_noise(values, checkpoint, given, chosen, dtype)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 7), (7, 1), (6, 6), (29, 37)])
+def test_any_lengths_up_to_the_longest(implementation, lengths, checkpoint):
+    given = vectors(*lengths)
+    values = {
+        "torch.nn": torch_nn(checkpoint, given, {}, "float64"),
+        implementation: impls.build(implementation, checkpoint, dtype="float64").attend(**given),
+    }
+    assert_within_noise(values, checkpoint, given, {}, "float64")
+
+
+def test_the_comparison_notices_every_fault(checkpoint):
+    """The weights of a head in place of the mean, one mask of two, a wrong value, NaN."""
+    given, masks = vectors(), MASKS["both"]
+    output, weights = torch_nn(checkpoint, given, masks, "float64")
+    for change in ({}, {"key_valid": masks["key_valid"]}, {"bias": masks["bias"]}):
+        wrong = {"the fault": torch_nn(checkpoint, given, change, "float64")}
+        assert min(shares(wrong, checkpoint, given, masks, "float64").values()) > 1, change
+    shifted, nothing = output.copy(), output.copy()
+    shifted[0, 0, 0] += 1e-11
+    nothing[0, 0, 0] = np.nan
+    for wrong in ((shifted, weights), (nothing, weights), (output, weights * HEADS)):
+        with pytest.raises(AssertionError, match="times the budget"):
+            assert_within_noise({"the fault": wrong}, checkpoint, given, masks, "float64")
+
+
+@pytest.mark.parametrize("name", ["torch.nn", "article 004"])
+def test_the_article_and_pytorch_put_the_length_first(implementation, name, checkpoint):
+    """With ``batch_first`` False vectors and output have the length first, as there; masks and weights do not."""
+    given, masks = vectors(), MASKS["both"]
+    model = impls.build(implementation, checkpoint, dtype="float64")
+    swapped = {part: np.ascontiguousarray(vector.swapaxes(0, 1)) for part, vector in given.items()}
+    output, weights = model.attend(**swapped, **masks, batch_first=False)
+    assert output.shape == (TARGETS, ROWS, WIDTH)
+    assert weights.shape == (ROWS, TARGETS, SOURCES)
+    ours = {implementation: (output.swapaxes(0, 1), weights)}
+    assert_within_noise(
+        ours | {name: PEERS[name](checkpoint, given, masks, "float64")}, checkpoint, given, masks, "float64"
+    )
+
+
+def test_allowed_forbids_as_minus_infinity_does(implementation, checkpoint):
+    model, given = impls.build(implementation, checkpoint), vectors()
+    bias = with_infinities((ROWS, HEADS, *SQUARE))
+    apart = {"allowed": np.isfinite(bias), "bias": np.where(np.isfinite(bias), bias, np.float32(0))}
+    for one, other in zip(model.attend(**given, bias=bias), model.attend(**given, **apart), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, *SQUARE), (ROWS, 1, *SQUARE), (1, HEADS, *SQUARE)])
+def test_a_mask_serves_all_rows_or_all_heads(implementation, shape, checkpoint):
+    model, given = impls.build(implementation, checkpoint), vectors()
+    bias = with_infinities(shape)
+    allowed = np.random.default_rng(3).random(shape) < 0.8
+    whole: dict[str, Any] = {
+        "bias": np.broadcast_to(bias, (ROWS, HEADS, *SQUARE)),
+        "allowed": np.broadcast_to(allowed, (ROWS, HEADS, *SQUARE)),
+    }
+    for one, other in zip(
+        model.attend(**given, bias=bias, allowed=allowed), model.attend(**given, **whole), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_weights_are_the_mean_of_those_of_the_heads(implementation, checkpoint):
+    model, given = impls.build(implementation, checkpoint, dtype="float64"), vectors()
+    trace = model.trace(inputs.attention(CONFIG, **given))
+    output, weights = model.attend(**given)
+    np.testing.assert_array_equal(output, trace["attention.output"])
+    # Three numbers below 1, summed and divided: three roundings.
+    np.testing.assert_allclose(weights, trace["attention.weights"].mean(axis=1), rtol=0, atol=3 * 2.0**-53)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=0, atol=SOURCES * 4 * 2.0**-53)
+
+
+# Row 0 has no key at all, and query 2 of row 1 may attend to none of its own.
+NOTHING = {
+    "key_valid": np.array([[False] * SOURCES, *[[True] * SOURCES] * 3]),
+    "bias": np.zeros((ROWS, 1, *SQUARE), np.float32),
+}
+NOTHING["bias"][1, :, 2] = -np.inf
+MASKINGS: dict[str, dict[str, Any]] = {
+    "exclude": {"masking": "exclude"},
+    "fill": {"masking": "fill", "masking_value": -1e9},
+    "fill the least": {"masking": "fill", "masking_value": -1e308},
+    "add": {"masking": "add", "masking_value": -1e4},
+    "add the least": {"masking": "add", "masking_value": -1e308},
+}
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_a_query_that_may_attend_to_nothing(implementation, masking, dtype, checkpoint):
+    """PyTorch gives NaN there. Excluded: weights 0 and the bias of the output. Filled: the mean of all values.
+
+    Added to: the value cancels, so it is as if nothing were forbidden, but that float32 has no digit of a score left
+    beside a value below -1e9.
+    """
+    if dtype in HALVES and implementation in ("paddle", "numpy"):
+        with pytest.raises(triglot.FrameworkError, match=rf"no {dtype} on a CPU|dtype '{dtype}' is not supported"):
+            impls.build(implementation, checkpoint, dtype=dtype)
+        return
+    chosen, config = MASKINGS[masking], replace(CONFIG, **MASKINGS[masking])
+    given = vectors()
+    model = impls.build(implementation, Checkpoint(config, checkpoint.tensors), dtype=dtype)
+    output, weights = (value.astype(np.float64) for value in model.attend(**given, **NOTHING))
+    assert np.isfinite(output).all()
+    assert np.isfinite(weights).all()
+    unit = UNIT_ROUNDOFF[dtype]
+    for row, queries in ((0, slice(None)), (1, slice(2, 3))):
+        if masking == "exclude":
+            np.testing.assert_array_equal(weights[row, queries], 0)
+            bias = checkpoint.tensors["attention.output.bias"].astype(np.float64)
+            np.testing.assert_allclose(
+                output[row, queries], np.broadcast_to(bias, output[row, queries].shape), rtol=unit
+            )
+        elif chosen["masking"] == "fill" or masking == "add the least":
+            # A softmax of equal numbers, a mean of three of them, and each is stored: a few roundings.
+            np.testing.assert_allclose(weights[row, queries], 1 / SOURCES, rtol=8 * unit)
+        else:
+            free = impls.build("numpy", Checkpoint(config, checkpoint.tensors)).attend(**given)[1][row, queries]
+            # A score of up to 30 keeps what 10,000 leaves of it, in float32 at least, and in 16 bits its own.
+            kept = max(1e4 * min(unit, 2.0**-24), 30 * unit)
+            np.testing.assert_allclose(weights[row, queries], free, rtol=0, atol=4 * kept)
+    assert (weights[2:].sum(axis=-1) > 0.9).all()
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_what_float16_cannot_hold_is_refused(framework, name, checkpoint):
+    """Silently, 100,000 would become infinity, or 65,504."""
+    if framework == "paddle":
+        with pytest.raises(triglot.FrameworkError, match="no float16 on a CPU"):
+            impls.build(framework, checkpoint, dtype="float16")
+        return
+    given = vectors()
+    given[name] = given[name].copy()
+    given[name][0, 0, 0] = -1e5
+    member = "source" if name == "key" else name
+    with pytest.raises(
+        triglot.InputError, match=f"^{member} holds a number beyond 65504, which float16 cannot hold; use"
+    ):
+        impls.build(framework, checkpoint, dtype="float16").attend(**given)
+    impls.build(framework, checkpoint, dtype="bfloat16").attend(**given)
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("lowest", [LOWEST, -1e38, -1e308], ids=["float32", "1e38", "1e308"])
+def test_a_bias_as_low_as_it_can_be_is_never_nan(implementation, masking, lowest, dtype, checkpoint):
+    """The usual mask of transformers is the least number of a format, and it may stand beside a masking value as low.
+
+    Where a query has it for every key, no digit of a score is left, so its weights are all the same: but in float16,
+    whose least number, -65,504, leaves some in float32, where scores are added up.
+    """
+    if dtype in HALVES and implementation in ("paddle", "numpy"):
+        with pytest.raises(triglot.FrameworkError, match=rf"no {dtype} on a CPU|dtype '{dtype}' is not supported"):
+            impls.build(implementation, checkpoint, dtype=dtype)
+        return
+    config = replace(CONFIG, **MASKINGS[masking])
+    model = impls.build(implementation, Checkpoint(config, checkpoint.tensors), dtype=dtype)
+    bias = np.full(SQUARE, lowest)
+    bias[0, 1:] = 0
+    for masks in ({}, {"key_valid": NOTHING["key_valid"]}):
+        output, weights = (value.astype(np.float64) for value in model.attend(**vectors(), **masks, bias=bias))
+        assert np.isfinite(output).all()
+        assert np.isfinite(weights).all()
+        # Paddle's softmax raises to the power of -64 what is further below.
+        np.testing.assert_allclose(weights[1:, 0, 0], 0, rtol=0, atol=np.exp(-63))
+        if dtype != "float16":
+            np.testing.assert_allclose(weights[1:, 1:], 1 / SOURCES, rtol=2.0**-7)
+            continue
+        free = impls.build("numpy", Checkpoint(config, checkpoint.tensors)).attend(**vectors(), **masks)[1]
+        kept = max(65504 * 2.0**-24, 30 * UNIT_ROUNDOFF[dtype])
+        np.testing.assert_allclose(weights[1:, 1:], free[1:, 1:], rtol=0, atol=4 * kept)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["translation-tiny", "annotated-tiny", "prenorm-tiny"])
+def test_a_target_that_begins_with_padding_has_scores(framework, name, dtype, make_checkpoint):
+    """Its first queries see nothing at all: what is before them is padding, and what comes after them is hidden."""
+    config = replace(recipe(name), pad_id=2)
+    checkpoint = make_checkpoint(config)
+    source, target = np.array([[3, 4, 5], [6, 7, 2]]), np.array([[2, 2, 9, 10], [0, 12, 2, 2]])
+    scores = impls.build(framework, checkpoint, dtype=dtype).forward(source, target)
+    assert np.isfinite(scores).all()
+    np.testing.assert_array_equal(scores[target == 2], 0)
+    batch = inputs.pair(config, source, target)
+    expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), config, dtype)
+    weights = expectation.truth["decoder.layers.0.self_attention.weights"][0, :, :2]
+    np.testing.assert_allclose(weights, 0 if config.masking == "exclude" else 1 / 4, rtol=1e-6)
+    where = f"heads.{config.heads_on_top[0]}"
+    truth = expectation.truth[where]
+    assert distance(scores, truth, None) <= budget(expectation.noise[where], float(np.abs(truth).max()), dtype)
+
+
+@pytest.mark.parametrize("sizes", [{"key_size": 5}, {"value_size": 11}, {"key_size": 1, "value_size": 2, "heads": 7}])
+def test_key_and_value_sizes_are_free(framework, sizes, make_checkpoint, check_small):
+    """Sizes that PyTorch's module has not, so here the reference is the judge."""
+    report = check_small(make_checkpoint(replace(CONFIG, **sizes)), framework)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+    assert {row.name for row in report.rows} >= {"attention.output", "averaged", "api.attend", "api.attend.weights"}
+
+
+@pytest.mark.parametrize("biases", [{}, {"projection_bias": True}, {"output_bias": False}])
+def test_every_framework_passes_every_check(framework, biases, make_checkpoint, check_small):
+    report = check_small(make_checkpoint(replace(CONFIG, **biases)), framework)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+def test_arguments_are_not_changed(implementation, checkpoint):
+    given = vectors() | MASKS["both"]
+    before = {name: array.copy() for name, array in given.items()}
+    impls.build(implementation, checkpoint).attend(**given)
+    for name, array in given.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def array(*shape, dtype="float32"):
+    return np.ones(shape, dtype)
+
+
+MASK_SHAPES = "expected (5, 7), (12, 5, 7), or (4, 3, 5, 7), the first two sizes of which may be 1"
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a flat query": (
+        {"query": array(5, 24)},
+        "query is float32 (5, 24); expected float32 or float64 (B, T, 24), or with the length first and "
+        "batch_first=False",
+    ),
+    "a key of another size": (
+        {"key": array(4, 7, 23)},
+        "key is float32 (4, 7, 23); expected float32 or float64 (B, T, 24), or with the length first and "
+        "batch_first=False",
+    ),
+    "values of integers": (
+        {"value": array(4, 7, 24, dtype="int64")},
+        "value is int64 (4, 7, 24); expected float32 or float64 (B, T, 24), or with the length first and "
+        "batch_first=False",
+    ),
+    "a query in half precision": (
+        {"query": array(4, 5, 24, dtype="float16")},
+        "query is float16 (4, 5, 24); expected float32 or float64 (B, T, 24), or with the length first and "
+        "batch_first=False",
+    ),
+    "a query that is NaN": (
+        {"query": array(4, 5, 24) * np.nan},
+        "query is not finite in float32; expected finite numbers",
+    ),
+    "an infinite key": ({"key": array(4, 7, 24) * np.inf}, "key is not finite in float32; expected finite numbers"),
+    "a value beyond float32": (
+        {"value": array(4, 7, 24, dtype="float64") * 1e39},
+        "value is not finite in float32; expected finite numbers",
+    ),
+    "no query": (
+        {"query": array(4, 0, 24)},
+        "query is empty, shape (4, 0, 24); give at least one row with one vector",
+    ),
+    "no rows": ({"key": array(0, 7, 24)}, "key is empty, shape (0, 7, 24); give at least one row with one vector"),
+    "a ragged query": (
+        {"query": [[[1.0]], [[1.0, 2.0]]]},
+        "query has rows of different lengths; pad them, and say which tokens are valid",
+    ),
+    "keys longer than values": (
+        {"key": array(4, 8, 24)},
+        "query, key and value are (4, 5, 24), (4, 8, 24) and (4, 7, 24), batch first; expected as many rows in each, "
+        "and keys as long as values",
+    ),
+    "a query of another batch": (
+        {"query": array(3, 5, 24)},
+        "query, key and value are (3, 5, 24), (4, 7, 24) and (4, 7, 24), batch first; expected as many rows in each, "
+        "and keys as long as values",
+    ),
+    "lengths first that were not said to be": (
+        {"query": array(5, 4, 24), "key": array(7, 4, 24), "value": array(7, 4, 24)},
+        "query, key and value are (5, 4, 24), (7, 4, 24) and (7, 4, 24), batch first; expected as many rows in each, "
+        "and keys as long as values",
+    ),
+    "a long query": (
+        {"query": array(4, 30, 24)},
+        "the query length 30 is over the maximum 29 of the model; cut it",
+    ),
+    "long keys": (
+        {"key": array(4, 38, 24), "value": array(4, 38, 24)},
+        "the key length 38 is over the maximum 37 of the model; cut it",
+    ),
+    "key validity of numbers": (
+        {"key_valid": array(4, 7)},
+        "key_valid is float32 (4, 7); expected bool (4, 7), True for real tokens",
+    ),
+    "key validity of the query": (
+        {"key_valid": array(4, 5, dtype="bool")},
+        "key_valid is bool (4, 5); expected bool (4, 7), True for real tokens",
+    ),
+    "a bias of truth values": (
+        {"bias": array(5, 7, dtype="bool")},
+        "bias is bool (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
+    ),
+    "a bias in half precision": (
+        {"bias": array(5, 7, dtype="float16")},
+        "bias is float16 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
+    ),
+    "a bias that is NaN": (
+        {"bias": array(5, 7) * np.nan},
+        "bias is float32 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
+    ),
+    "a bias of plus infinity": (
+        {"bias": array(5, 7) * np.inf},
+        "bias is float32 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
+    ),
+    "a bias of one dimension": ({"bias": array(7)}, f"bias is float32 (7,); {MASK_SHAPES}"),
+    "a transposed bias": ({"bias": array(7, 5)}, f"bias is float32 (7, 5); {MASK_SHAPES}"),
+    "a bias for each row": ({"bias": array(4, 5, 7)}, f"bias is float32 (4, 5, 7); {MASK_SHAPES}"),
+    "a bias of two heads": ({"bias": array(4, 2, 5, 7)}, f"bias is float32 (4, 2, 5, 7); {MASK_SHAPES}"),
+    "a bias of five dimensions": ({"bias": array(1, 1, 1, 5, 7)}, f"bias is float32 (1, 1, 1, 5, 7); {MASK_SHAPES}"),
+    "allowed of numbers": (
+        {"allowed": array(5, 7)},
+        "allowed is float32 (1, 1, 5, 7); expected bool, True = may attend",
+    ),
+    "allowed for each row": (
+        {"allowed": array(4, 5, 7, dtype="bool")},
+        f"allowed is bool (4, 5, 7); {MASK_SHAPES}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_fit_is_refused(kind):
+    changes, message = REFUSED[kind]
+    with pytest.raises(triglot.InputError) as raised:
+        inputs.attention(CONFIG, **{**vectors(), **changes})
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("kind", ["a flat query", "a bias for each row", "keys longer than values"])
+def test_every_implementation_refuses_it_in_the_same_words(kind, implementation, checkpoint):
+    changes, message = REFUSED[kind]
+    with pytest.raises(triglot.InputError) as raised:
+        impls.build(implementation, checkpoint).attend(**{**vectors(), **changes})
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.encode([[1]]), "this model is attention alone, so there is nothing to encode; use attend"),
+        (lambda m: m.heads([[1]]), "this model is attention alone, so there is nothing to encode; use attend"),
+        (lambda m: m.forward([[1]], [[1]]), "this model has no decoder, so there is no forward; use attend"),
+        (lambda m: m.generate([[1]]), "this model has no decoder, so there is no forward; use attend"),
+    ],
+)
+def test_attention_alone_does_nothing_else(call, message, implementation, checkpoint):
+    model = impls.build(implementation, checkpoint)
+    with pytest.raises(triglot.InputError, match=f"^{re.escape(message)}$"):
+        call(model)
+
+
+@pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
+def test_other_models_do_not_attend(name, implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint(name))
+    message = f"^this model is an {model.config.kind}, not attention alone; use encode, heads or forward$"
+    with pytest.raises(triglot.InputError, match=message):
+        model.attend(**vectors())
+
+
+def test_a_batch_is_read_from_a_file(tmp_path):
+    given = vectors() | MASKS["both"]
+    np.savez(tmp_path / "batch.npz", **given)
+    read = batches.read_batch(CONFIG, tmp_path / "batch.npz")
+    for name, array in inputs.attention(CONFIG, **given).arrays().items():
+        np.testing.assert_array_equal(read.arrays()[name], array)
+    np.savez(tmp_path / "half.npz", query=given["query"], key=given["key"])
+    with pytest.raises(triglot.InputError, match=r"half.npz holds no value; expected query, key, value, allowed, "):
+        batches.read_batch(CONFIG, tmp_path / "half.npz")
+    np.savez(tmp_path / "more.npz", **given, token_ids=np.zeros((1, 1), np.int64))
+    with pytest.raises(triglot.InputError, match=r"more.npz holds token_ids; expected query, key, value, allowed, "):
+        batches.read_batch(CONFIG, tmp_path / "more.npz")
+
+
+def test_parity_of_the_recipe_on_a_file_of_inputs(command, workplace):
+    np.savez(workplace / "batch.npz", **vectors(), bias=bias_of((ROWS * HEADS, *SQUARE)))
+    code, shown, _ = command("parity", "multihead-tiny", "--inputs", "batch.npz", "--json", "report.json")
+    assert code == 0
+    assert shown.endswith("verdict: pass\n")
+    report = json.loads((workplace / "report.json").read_text())
+    assert {check["framework"] for check in report["checks"]} == set(triglot.frameworks())
+    names = {check["name"] for check in report["checks"]}
+    assert {"attention.scores", "attention.output", "averaged", "api.attend", "api.attend.weights"} <= names
+
+
+def test_parity_refuses_inputs_of_another_model(command, workplace):
+    np.savez(workplace / "batch.npz", token_ids=np.ones((1, 2), np.int64))
+    code, _, complaint = command("parity", "multihead-tiny", "--inputs", "batch.npz", "--framework", "torch")
+    assert code == 2
+    assert "batch.npz holds token_ids; expected query, key, value, allowed, key_valid, bias" in complaint
+
+
+def test_a_checkpoint_is_saved_inspected_and_read_again(command, workplace, checkpoint):
+    triglot.save(checkpoint, "model.npz")
+    again = triglot.load("model.npz", verify="full")
+    assert again.config == CONFIG
+    assert again.digest == checkpoint.digest
+    assert list(again.tensors) == sorted(checkpoint.tensors)
+    code, shown, _ = command("inspect", "model.npz")
+    assert code == 0
+    assert checkpoint.digest in shown
+    assert "attention.output.bias" in shown
+    code, _, _ = command("port", "model.npz", "again.npz")
+    assert code == 0
+    assert (workplace / "again.npz").read_bytes() == (workplace / "model.npz").read_bytes()
+
+
+def test_no_foreign_dialect_has_it(command, workplace, checkpoint):
+    triglot.save(checkpoint, "model.npz")
+    code, _, complaint = command("port", "model.npz", "folder", "--target-dialect", "huggingface")
+    assert code == 2
+    assert "attention" in complaint
+    assert not (workplace / "folder").exists()

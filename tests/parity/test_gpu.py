@@ -1,0 +1,76 @@
+"""What only a GPU shows: ``make gpu``. What surrounds it is tested on the CPU (``test_bench_device.py``)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.bench.machine import roofline
+from triglot.bench.run import arms
+from triglot.bench.run.settings import Settings
+from triglot.shared.dtypes import ARITHMETIC, HALVES
+from triglot.shared.errors import FrameworkError
+
+pytestmark = pytest.mark.gpu
+
+SHORT = ("--batch", "4", "--length", "16", "--seconds", "0.2", "--rounds", "3")
+
+
+@pytest.fixture
+def on_cuda(request, framework, make_checkpoint):
+    """The name of a framework that finds a GPU."""
+    if not request.config.getoption("--gpu"):
+        pytest.skip("needs --gpu")
+    try:
+        impls.build(framework, make_checkpoint("bert-base-tiny"), device="cuda")
+    except FrameworkError as error:
+        if "no cuda device was found" not in str(error):
+            raise
+        pytest.skip(f"{framework} finds no GPU")
+    return framework
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("mode", impls.MODES)
+def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
+    report = triglot.check(make_checkpoint("bert-base-tiny"), [on_cuda], device="cuda", mode=mode, dtype=dtype)
+    assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "dtype"),
+    [
+        *(("bert-base-tiny", "forward", dtype) for dtype in ARITHMETIC),
+        ("bert-base-tiny", "forward+backward", "float32"),
+        ("bert-base-tiny", "training", "float32"),
+        ("translation-tiny", "generation", "float32"),
+    ],
+)
+def test_a_gpu_is_timed(on_cuda, model, workload, dtype, workplace):
+    asked = ["bench", model, "--device", "cuda", "--framework", on_cuda, "--workload", workload, "--dtype", dtype]
+    asked += SHORT
+    command = [sys.executable, "-P", "-m", "triglot", *asked, "--json", "bench.json", "--quiet"]
+    assert subprocess.run(command, check=False).returncode == 0
+    found = json.loads(Path("bench.json").read_text())
+    config = triglot.recipes()[model]
+    timed = [case for case in found["cases"] if case["status"] == "ok"]
+    assert {case["arm"] for case in timed} >= {
+        name
+        for name, arm in arms.ARMS.items()
+        if arm.framework == on_cuda and not arm.why_not(config, workload, dtype, "cuda")
+    }
+    for case in timed:
+        assert case["peak_device_mb"] > 0
+        if on_cuda != "jax":  # which has no events
+            assert 0 < case["device_ms"]["p50"] < 1.05 * case["latency_ms"]["p50"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_the_roofline_of_a_gpu_is_measured(on_cuda, dtype):
+    found = roofline.measure([on_cuda], dtype, "cuda", 1, Settings())
+    assert found["gflops"] > 1000, "more than any CPU"
+    assert found["copy_gb_per_s"] > 100

@@ -1,0 +1,320 @@
+"""From errors to verdicts: every way in which a result can be wrong, and that none of them passes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from triglot.impls import numpy_nn
+from triglot.parity.budgets import budget, noise_in
+from triglot.parity.checks import CHECKS, Check, Expectation, distance, expected_masks, plan, real
+from triglot.parity.judge import Subject, failure, judge, merge
+from triglot.parity.localisation import first_divergence
+from triglot.parity.report import Divergence, Report, Row, worst
+from triglot.shared.inputs.random import random_batch, random_batches
+from triglot.shared.model.named_values import activations
+from triglot.shared.model.recipes import recipe
+from triglot.shared.worker import WorkerError
+
+SUBJECT = Subject("torch", "eager", "float32")
+CONFIG = recipe("bert-base-tiny")
+NAME = "encoder.layers.0.attention.query"
+
+
+@pytest.fixture
+def check():
+    return Check("end_to_end", random_batch(CONFIG, [5, 2], np.random.default_rng(0)), "given")
+
+
+@pytest.fixture
+def expectation(check):
+    """A truth of ones and a noise of 1e-7 for every named value, in shapes that fit the batch."""
+    sizes = {"batch": 2, "target": 5, "source": 5, "position": 5}
+    truth = {
+        name: np.ones([sizes.get(axis, 3) for axis in activation.axes])
+        for name, activation in activations(CONFIG).items()
+    }
+    return Expectation(truth, dict.fromkeys(truth, 1e-7))
+
+
+@pytest.fixture
+def results(check, expectation):
+    """What a perfect implementation gives."""
+    values = {name: value.astype(np.float32) for name, value in expectation.truth.items()}
+    methods = {"api.encode": values["output"], "api.heads.pooler": values["heads.pooler"], "api.weights": np.array(0)}
+    return {**values, **methods, **expected_masks(check.batch)}
+
+
+def verdicts(rows):
+    return {row.name: row for row in rows if row.verdict != "pass"}
+
+
+def test_perfect_results_pass(check, expectation, results):
+    rows = judge(SUBJECT, check, expectation, results, CONFIG)
+    assert {row.verdict for row in rows} == {"pass"}
+    assert len(rows) == len(expectation.truth) + 3 + 3  # masks, and the public methods
+
+
+def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
+    assert budget(1e-7, 2.0, "float32") == pytest.approx(8e-7 + 4 * 2.0**-24 * 2, rel=1e-12)
+    assert budget(0.0, 2.0, "float64") == 4 * 2.0**-53 * 2
+    assert budget(0.0, 1.0, "float16") == 4 * 2.0**-11
+    assert budget(0.0, 1e-6, "float16") == 4 * 2.0**-25, "half of the least number, which all its small ones lie apart"
+    assert noise_in("float32", 1e-7) == 1e-7
+    assert noise_in("bfloat16", 1e-2) == 1e-2
+    assert noise_in("float64", 1e-7) == 1e-7 * 2.0**-29
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.99, "pass"), (1.01, "diverged")])
+def test_error_is_judged_by_the_budget(factor, verdict, check, expectation, results):
+    limit = budget(1e-7, 1.0, "float32")
+    expectation.truth[NAME][0, 0, 0, 0] -= factor * limit  # in float64, where it is exact enough
+    rows = {row.name: row for row in judge(SUBJECT, check, expectation, results, CONFIG)}
+    assert rows[NAME].verdict == verdict
+    assert rows[NAME].error == pytest.approx(factor * limit, rel=1e-6)
+    assert rows[NAME].budget == limit
+    assert rows[NAME].times_noise == pytest.approx(factor * limit / 1e-7, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_diverges(bad, check, expectation, results):
+    results[NAME][1, 0, 1, 0] = bad
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert (row.verdict, row.error) == ("diverged", None)
+    assert "NaN or infinity" in row.reason
+
+
+def test_truth_that_is_not_finite_never_passes(check, expectation, results):
+    expectation.truth[NAME][0, 0, 0, 0] = np.nan
+    assert verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME].verdict == "diverged"
+    expectation.truth[NAME][0, 0, 0, 0] = np.inf
+    results[NAME][0, 0, 0, 0] = np.inf
+    assert verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME].verdict == "diverged"
+
+
+def test_missing_value_diverges(check, expectation, results):
+    del results[NAME]
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert (row.verdict, row.reason) == ("diverged", "the value is missing")
+
+
+def test_unknown_value_diverges(check, expectation, results):
+    results["encoder.layers.0.surprise"] = np.zeros(3)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["encoder.layers.0.surprise"]
+    assert (row.verdict, row.reason) == ("diverged", "the reference has no such value")
+
+
+def test_shape_that_would_broadcast_diverges(check, expectation, results):
+    results[NAME] = results[NAME][:1]
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert row.verdict == "diverged"
+    assert row.reason == "the shape is (1, 3, 5, 3), expected (2, 3, 5, 3)"
+
+
+def test_one_flipped_bit_of_a_mask_diverges(check, expectation, results):
+    results["masks.causal"] = results["masks.causal"].copy()
+    results["masks.causal"][0, 0, 1, 3] = True
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["masks.causal"]
+    assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 differ")
+
+
+def test_mask_of_numbers_diverges(check, expectation, results):
+    results["masks.causal"] = results["masks.causal"].astype(np.float32)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["masks.causal"]
+    assert row.reason == "the dtype is float32, expected bool"
+
+
+def test_padding_tokens_are_not_judged_but_their_output_is(check, expectation, results):
+    assert not check.batch.valid[1, 3]
+    results[NAME][1, :, 3] = np.nan
+    results["encoder.layers.0.attention.scores"][1, :, 3, :] = 7
+    results["encoder.layers.0.attention.scores"][1, :, 0, 3] = 7
+    assert not verdicts(judge(SUBJECT, check, expectation, results, CONFIG))
+    results["output"] = results["output"].copy()
+    results["output"][1, 3, 0] = 7
+    results["encoder.layers.0.attention.weights"][1, :, 0, 3] = 7
+    assert set(verdicts(judge(SUBJECT, check, expectation, results, CONFIG))) == {
+        "output",
+        "encoder.layers.0.attention.weights",
+    }
+
+
+def test_real_marks_targets_and_sources(check):
+    valid = check.batch.valid
+    scores = real("encoder.layers.0.attention.scores", check, CONFIG)
+    np.testing.assert_array_equal(scores, valid[:, None, :, None] & valid[:, None, None, :])
+    assert real("heads.pooler", check, CONFIG) is None
+
+
+def test_fresh_values_are_judged_at_padding_too(check):
+    assert real("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
+    assert real("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
+
+
+def test_value_of_another_dtype_diverges(check, expectation, results):
+    results[NAME] = results[NAME].astype(np.float64)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert (row.verdict, row.reason) == ("diverged", "the dtype is float64, expected float32")
+
+
+@pytest.mark.parametrize("method", ["api.encode", "api.heads.pooler"])
+def test_method_that_returns_what_the_model_did_not_compute_diverges(method, check, expectation, results):
+    results[method] = np.zeros_like(results[method])
+    rows = judge(SUBJECT, check, expectation, results, CONFIG)
+    assert set(verdicts(rows)) == {method}
+    assert first_divergence(rows, list(activations(CONFIG))) == Divergence(method, "local")
+
+
+def test_weights_that_are_not_the_checkpoints_diverge(check, expectation, results):
+    results["api.weights"] = np.array(2)
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["api.weights"]
+    assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
+
+
+def test_noise_that_is_not_finite_never_passes(check, expectation, results):
+    expectation.noise[NAME] = np.nan
+    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    assert row.reason == "the budget is nan: the reference itself is not finite"
+
+
+def test_distance_is_taken_over_what_is_selected():
+    assert distance(np.array([1.0, 5.0]), np.array([1.5, 1.0]), None) == 4.0
+    assert distance(np.array([1.0, 5.0]), np.array([1.5, 1.0]), np.array([True, False])) == 0.5
+    assert np.isnan(distance(np.array([np.nan]), np.array([1.0]), None))
+
+
+def test_the_worst_batch_counts(check, expectation, results):
+    good = judge(SUBJECT, check, expectation, results, CONFIG)
+    results = {**results, NAME: results[NAME] + 1}
+    bad = judge(SUBJECT, check, expectation, results, CONFIG)
+    for rows in (good + bad, bad + good):
+        merged = merge(rows)
+        assert len(merged) == len(good)
+        assert verdicts(merged)[NAME].verdict == "diverged"
+
+
+def test_worst_prefers_what_has_no_number():
+    rows = [row(error=1.0, budget=0.5, verdict="diverged"), row(error=None, budget=None, verdict="diverged")]
+    assert worst(rows).error is None
+    assert worst([row(error=0.1, budget=1.0), row(error=0.2, budget=10.0)]).error == 0.1
+    assert worst([row(error=0.0, budget=0.0), row(error=0.1, budget=1.0)]).error == 0.1
+
+
+def row(name=NAME, check="local", framework="torch", **changes):
+    passed = Row(check, framework, "eager", "float32", name, 0.0, 1e-7, 1e-6, "pass")
+    return replace(passed, **changes)
+
+
+ORDER = ["a", "b", "c"]
+
+
+def test_first_local_divergence_is_the_first_in_the_computation():
+    rows = [row("c", verdict="diverged"), row("b", verdict="diverged"), row("a")]
+    assert first_divergence(rows, ORDER) == Divergence("b", "local")
+
+
+def test_local_beats_what_may_be_inherited():
+    rows = [row("b", "end_to_end", verdict="diverged"), row("c", "normal", verdict="diverged")]
+    assert first_divergence(rows, ORDER) == Divergence("c", "local")
+
+
+def test_the_very_first_value_can_inherit_from_nothing():
+    assert first_divergence([row("a", "maximum_length", verdict="diverged")], ORDER) == Divergence("a", "local")
+
+
+def test_without_a_local_error_it_is_inherited():
+    assert first_divergence([row("b", "end_to_end", verdict="diverged")], ORDER) == Divergence("b", "inherited")
+
+
+def test_wrong_mask_comes_first():
+    rows = [row("a", "local", verdict="diverged"), row("masks.padding", "masks", verdict="diverged")]
+    assert first_divergence(rows, ORDER) == Divergence("masks.padding", "local")
+
+
+def test_no_divergence():
+    assert first_divergence([row("a"), row("b", verdict="error")], ORDER) is None
+
+
+def report(rows, frameworks=("torch",)):
+    return Report("m", "i", CONFIG.to_dict(), "0", {}, tuple(frameworks), tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "frameworks", "verdict", "code"),
+    [
+        ([row()], ["torch"], "pass", 0),
+        ([row(), row(verdict="diverged")], ["torch"], "diverged", 1),
+        ([row(), row(verdict="error")], ["torch"], "incomplete", 2),
+        ([row(), row(verdict="skipped")], ["torch"], "incomplete", 2),
+        ([row()], ["torch", "jax"], "incomplete", 2),
+        ([row(verdict="error"), row(framework="jax", verdict="diverged")], ["torch", "jax"], "diverged", 1),
+        ([row(verdict="error")], ["torch"], "error", 2),
+        ([], ["torch"], "error", 2),
+        ([], [], "error", 2),
+    ],
+)
+def test_verdict_and_exit_code(rows, frameworks, verdict, code):
+    assert report(rows, frameworks).verdict == verdict
+    assert report(rows, frameworks).exit_code == code
+
+
+def test_failure_is_a_row_of_its_check_or_of_the_worker(check):
+    stopped = failure(SUBJECT, check, WorkerError("gone", fatal=True))
+    failed = failure(SUBJECT, check, WorkerError("bad", fatal=False))
+    assert (stopped.check, failed.check) == ("worker", "end_to_end")
+    assert {stopped.verdict, failed.verdict} == {"error"}
+
+
+def test_report_is_valid_json_with_the_contracted_fields():
+    found = replace(report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local")})
+    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    fields = ["schema", "model", "inputs", "config", "weights_digest", "environment", "verdict", "checks"]
+    assert list(content) == [*fields, "first_divergence"]
+    assert content["schema"] == "triglot.parity/1"
+    assert list(content["checks"][0]) == [
+        *("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
+    ]
+    assert content["checks"][0]["error"] is None
+    assert content["first_divergence"] == {"torch": {"name": "a", "kind": "local"}}
+
+
+def test_plan_holds_every_check_and_the_extreme_lengths():
+    batches = random_batches(CONFIG, 2, 3, seed=0)
+    checks = plan(CONFIG, batches, seed=0, dtype="float32")
+    assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
+    by_name = {check.name: check.batch for check in checks}
+    assert not by_name["masking"].valid[-1].any()
+    assert by_name["length_one"].valid.shape[1] == 1
+    assert by_name["maximum_length"].valid.shape[1] == CONFIG.source_max_length
+    repeated = by_name["repeated_tokens"].source
+    assert repeated.shape[1] > 1
+    assert (repeated == repeated[:, :1]).all()
+    assert not all(check.batch.valid.all() for check in checks if check.name == "normal")
+
+
+def test_the_noise_of_a_saturated_tanh():
+    """NumPy gives exactly 1 where the kernels of frameworks give a little less; the noise runs do, too."""
+    x = np.full(1000, 12, np.float32)
+    assert (numpy_nn.tanh(x) == 1).all()
+    with numpy_nn.permuted_contractions(0):
+        shaken = numpy_nn.tanh(x)
+    assert set(np.unique(shaken)) == {np.float32(1), np.float32(1 - 2.0**-24)}
+    assert numpy_nn.tanh(x.astype(np.float64)).dtype == np.float64
+
+
+def test_the_noise_of_a_sum_that_begins_with_its_bias():
+    """Beside a bias of 1, partial sums of small terms are rounded like numbers around 1; a product alone is not."""
+    generator = np.random.default_rng(0)
+    x, weight = (generator.standard_normal(shape).astype(np.float32) * 1e-3 for shape in ((64, 300), (300, 1)))
+    bias = np.ones(1, np.float32)
+    exact = numpy_nn.linear(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))
+    begun_with_bias = bias + np.zeros((64, 1), np.float32)
+    for term in range(300):
+        begun_with_bias += x[:, term : term + 1] * weight[term]
+    product_first = numpy_nn.linear(x, weight, bias)
+    with numpy_nn.permuted_contractions(0):
+        noise = np.abs(numpy_nn.linear(x, weight, bias) - exact).max()
+    legitimate = np.abs(begun_with_bias - exact).max()
+    assert legitimate > 8 * np.abs(product_first - exact).max()
+    assert legitimate <= 8 * noise

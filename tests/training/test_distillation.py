@@ -1,0 +1,213 @@
+"""An encoder learns what a teacher gives: the loss, its gradients and the steps, as written and compiled."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.impls.numpy_reference import training as reference
+from triglot.impls.numpy_reference.model import Model as Reference
+from triglot.parity import gradients as judged
+from triglot.shared.errors import InputError, TrainingError
+from triglot.shared.inputs import random as batches
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.model.recipes import recipe
+from triglot.shared.training.dropout_masks import draw_dropout_masks
+from triglot.shared.training.plan import Plan
+
+ENCODERS = ("bert-base-tiny", "dygraph-tiny")  # with a head that the loss does not read; without embeddings
+
+
+def taught_batch(config, seed=0):
+    """Rows of several lengths, and a teacher that does not know where padding is."""
+    generator = np.random.default_rng(seed)
+    batch = batches.random_batch(config, [7, 3, 1, 5], generator)
+    return inputs.taught(config, batch, generator.standard_normal((4, 7, config.hidden_size)))
+
+
+@pytest.fixture(params=ENCODERS)
+def checkpoint(request, make_checkpoint):
+    return make_checkpoint(request.param)
+
+
+def test_the_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint):
+    import torch
+
+    batch = taught_batch(checkpoint.config)
+    oracle = Reference(checkpoint)
+    output = oracle.encode(batch.source, batch.valid, batch.segment_ids if checkpoint.config.segments else None)
+    pair = (torch.from_numpy(array[batch.valid]) for array in (output, batch.teacher))
+    expected = torch.nn.MSELoss()(*pair).item()
+    if implementation == "numpy":
+        found = float(reference.loss(oracle.transformer, *oracle._training_inputs(batch, None))[0])
+    else:
+        found, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
+    # A mean of some hundred numbers of the size of 1, each some hundred roundings off.
+    assert found == pytest.approx(expected, rel=1024 * 2.0**-53)
+
+
+def derivative_of(checkpoint, batch, masks):
+    oracle = Reference(checkpoint)
+    given, dropped = oracle._training_inputs(batch, masks)
+    exact, _ = reference.loss(oracle.transformer, given, dropped)
+    return float(exact), lambda direction: reference.derivative(oracle.transformer, given, dropped, direction)
+
+
+def test_gradients_are_the_derivatives_of_the_reference(framework, checkpoint):
+    batch = taught_batch(checkpoint.config)
+    masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(1))
+    loss, found = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
+    exact, derivative = derivative_of(checkpoint, batch, masks)
+    assert judged.disagreement(loss, found, exact, derivative) <= 1
+    for name, gradient in found.items():
+        assert gradient.any() != name.startswith("heads."), name
+
+
+def test_a_wrong_gradient_or_loss_is_noticed(make_checkpoint):
+    """The guard itself: the largest gradient of each tensor off by a millionth, in turn; a loss that is, too; NaN."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    batch = taught_batch(checkpoint.config)
+    loss, found = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
+    given = derivative_of(checkpoint, batch, {})
+    assert judged.disagreement(loss, found, *given) <= 1
+    assert not judged.disagreement(loss * (1 + 1e-6), found, *given) <= 1
+    for name, gradient in found.items():
+        # A key bias has none but in its last digits, and heads none at all.
+        if name.endswith("key.bias") or name.startswith("heads."):
+            continue
+        for factor in (1 + 1e-6, np.nan):
+            wrong = gradient.copy()
+            wrong[np.unravel_index(np.abs(wrong).argmax(), wrong.shape)] *= factor
+            assert not judged.disagreement(loss, {**found, name: wrong}, *given) <= 1, name
+
+
+@pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
+def test_compiled_gradients_are_those_written(framework, name, make_checkpoint):
+    """In float64: what is compiled may add in another order, and no more. Paddle kept a factor in float32 once."""
+    config = replace(
+        recipe(name), layers=1, decoder_layers=min(1, recipe(name).decoder_layers)
+    )  # torch.compile is slow
+    checkpoint = make_checkpoint(config)
+    if config.kind == "encoder":
+        batch = taught_batch(config)
+    else:
+        batch = triglot.teacher_forcing(config, [[3, 4, 5], [6, 7, 2]], [[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
+    written, compiled = (impls.build(framework, checkpoint, dtype="float64", mode=mode) for mode in ("eager", "jit"))
+    (loss, expected), (other, found) = (model.loss_and_gradients(batch) for model in (written, compiled))
+    assert other == pytest.approx(loss, rel=1024 * 2.0**-53)
+    for tensor, gradient in expected.items():
+        # Sums of at most some thousand terms, through some hundred operations.
+        np.testing.assert_allclose(found[tensor], gradient, rtol=0, atol=4096 * 2.0**-53, err_msg=tensor)
+    # And the step that follows. Adam's is rate * g / (|g| + 1e-8): where the gradient is above 1e-6, it is 0.99 rates
+    # long at least, and what is compiled is off by less than the rate times 4096 * 2^-53 / 1e-6.
+    for model in (written, compiled):
+        model.begin_training(Plan(rate=0.01))
+        model.training_step(batch)
+    before, ours, theirs = checkpoint.tensors, compiled.weights(), written.weights()
+    for tensor, gradient in expected.items():
+        felt = np.abs(gradient) > 1e-6
+        unread = config.kind == "encoder" and tensor.startswith("heads.")
+        assert felt.any() or unread or tensor.endswith("attention.key.bias"), tensor
+        np.testing.assert_allclose(ours[tensor][felt], theirs[tensor][felt], rtol=0, atol=0.01 * 1e-6)
+        assert (np.abs(ours[tensor] - before[tensor])[felt] > 0.0098).all(), tensor
+
+
+def test_float32_gradients_are_within_their_budget(framework, checkpoint):
+    """And one that a bug of the usual size changes is not."""
+    batch = taught_batch(checkpoint.config)
+
+    def derive(weights, inputs, masks, dtype):
+        return impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
+
+    truth = judged.truth(checkpoint, batch, derive)
+    found = judged.named(*impls.build(framework, checkpoint).loss_and_gradients(batch))
+    assert found.keys() == truth.values.keys()
+    for name, value in found.items():
+        allowed = truth.budget(name, "float32")
+        assert np.abs(value - truth.values[name]).max() <= allowed, name
+        size = np.abs(truth.values[name]).max()
+        assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1 % more would not be seen"
+
+
+def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(framework, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    batch = taught_batch(checkpoint.config)
+    model = impls.build(framework, checkpoint)
+    model.begin_training(Plan(rate=0.01))
+    outcomes = [model.training_step(batch) for _ in range(40)]
+    assert outcomes[-1].loss < outcomes[0].loss / 4
+    assert {(outcome.right, outcome.counted) for outcome in outcomes} == {(0, 0)}
+    weights, moments = model.weights(), model.moments()
+    for name in ("heads.pooler.weight", "heads.pooler.bias"):
+        np.testing.assert_array_equal(weights[name], checkpoint.tensors[name])
+        assert not moments.first[name].any()
+    # What Adam remembers is enough to go on in any framework: the loss after the next step depends on it.
+    losses = {"as it was": [model.training_step(batch).loss for _ in range(2)][1]}
+    for other, kept in ((framework, moments), ("torch", moments), ("jax", moments), ("paddle", None)):
+        again = impls.build(other, triglot.Checkpoint(checkpoint.config, weights))
+        again.begin_training(Plan(rate=0.01), kept)
+        losses[f"{other} {kept is not None}"] = [again.training_step(batch).loss for _ in range(2)][1]
+    forgotten = losses.pop("paddle False")
+    first = losses["as it was"]
+    # Two steps in float32: their rounding, and no more.
+    assert max(abs(loss - first) for loss in losses.values()) < 1e-4 * first < 0.01 * abs(forgotten - first)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        (np.zeros((4, 7)), r"teacher is float64 \(4, 7\); expected float32 or float64 \(4, 7, 24\)"),
+        (np.zeros((4, 7, 24), np.int32), r"teacher is int32 \(4, 7, 24\); expected float32 or float64"),
+        (np.full((4, 7, 24), np.nan), "teacher holds numbers at a real token that are not finite in float32"),
+        (np.full((4, 7, 24), 1e39), "teacher holds numbers at a real token that are not finite in float32"),
+        ([[1], [1, 2]], "teacher has rows of different lengths"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused(teacher, message):
+    config = recipe("bert-base-tiny")
+    batch = batches.random_batch(config, [7, 3, 1, 5], np.random.default_rng(0))
+    with pytest.raises(InputError, match=message):
+        inputs.taught(config, batch, teacher)
+
+
+def test_a_teacher_is_for_batches_of_encoders():
+    config = recipe("translation-tiny")
+    batch = batches.random_batch(config, [3], np.random.default_rng(0))
+    with pytest.raises(InputError, match="this model is no encoder, but of kind encoder_decoder; a teacher is for enc"):
+        inputs.taught(config, batch, np.zeros((1, 3, 32)))
+    with pytest.raises(InputError, match=r"the batch is a list; expected a Batch, as triglot\.batch makes one"):
+        inputs.taught(recipe("bert-base-tiny"), [[1]], np.zeros((1, 1, 24)))  # pyright: ignore[reportArgumentType]
+
+
+def test_what_a_teacher_says_at_padding_does_not_count(framework, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    batch = taught_batch(checkpoint.config)
+    other = np.where(batch.valid[:, :, None], batch.teacher, np.inf)
+    model = impls.build(framework, checkpoint)
+    again = inputs.taught(checkpoint.config, batch, other)
+    assert model.loss_and_gradients(again)[0] == model.loss_and_gradients(batch)[0]
+
+
+def test_a_batch_without_a_teacher_is_refused(implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint("bert-base-tiny"))
+    with pytest.raises(InputError, match="the batch has no teacher, the vectors that the encoder should give; add it"):
+        model.loss_and_gradients(inputs.batch(model.config, [[1, 2]]))
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "triglot.taught" in code]
+    exec(example, {"triglot": triglot})
+    # Vectors of length 384 in the unit variance of a last norm, a random student and a trained teacher.
+    assert 0.1 < float(capsys.readouterr().out) < 10
+
+
+def test_attention_alone_has_no_loss(implementation, make_checkpoint):
+    model = impls.build(implementation, make_checkpoint("multihead-tiny"))
+    batch = batches.random_batch(model.config, [3], np.random.default_rng(0))
+    with pytest.raises(TrainingError, match="this model is attention alone: there is no loss to train it by; take one"):
+        model.loss_and_gradients(batch)

@@ -1,0 +1,448 @@
+"""The loss, its gradients and the optimizer of every framework, against what was written elsewhere."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.impls.numpy_reference import training as reference
+from triglot.impls.numpy_reference.model import Model as Reference
+from triglot.parity.budgets import budget
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import FrameworkError, InputError, TrainingError
+from triglot.shared.inputs import validation as inputs
+from triglot.shared.model.probe import Probe
+from triglot.shared.model.recipes import recipe
+from triglot.shared.training.dropout_masks import draw_dropout_masks
+from triglot.shared.training.loop import Learner
+from triglot.shared.training.plan import BETAS, EPSILON, Moments, Plan
+
+RECIPES = ("translation-tiny", "annotated-tiny", "prenorm-tiny")
+DIRECTIONS = 8
+
+
+def labelled_batch(config, seed=0, rows=4):
+    """Targets longer than their sources, with padding in both, and labels that do not count."""
+    generator = np.random.default_rng(seed)
+    source = generator.integers(3, config.source_vocabulary, (rows, 9))
+    target = generator.integers(3, config.target_vocabulary, (rows, 12))
+    source[0, 6:] = target[1, 7:] = config.pad_id if config.pad_id is not None else 2
+    if config.pad_id is not None:
+        return inputs.teacher_forcing(config, source, target)
+    given = inputs.pair(config, source, target[:, :-1])
+    return inputs.labelled(config, given, np.where(target[:, 1:] % 5 == 0, -1, target[:, 1:]))
+
+
+@pytest.fixture(params=RECIPES)
+def task(request, make_checkpoint):
+    """A checkpoint, a batch with labels, and what is dropped."""
+    checkpoint = make_checkpoint(request.param)
+    batch = labelled_batch(checkpoint.config)
+    return checkpoint, batch, draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(1))
+
+
+def test_the_loss_is_the_cross_entropy_of_torch(implementation, task):
+    """``ignore_index`` of torch is the -1 here; log-probabilities are for its NLLLoss."""
+    import torch
+
+    checkpoint, batch, _ = task
+    oracle = Reference(checkpoint)
+    scores = torch.from_numpy(oracle.forward(batch.source, batch.target, batch.valid, batch.target_valid))
+    loss = torch.nn.NLLLoss if "log_probabilities" in checkpoint.config.heads_on_top else torch.nn.CrossEntropyLoss
+    expected = loss(ignore_index=-1)(scores.flatten(0, 1), torch.from_numpy(batch.labels).long().flatten()).item()
+    assert (batch.labels == -1).any()
+    if implementation == "numpy":
+        found = float(reference.loss(oracle.transformer, *oracle._training_inputs(batch, None))[0])
+    else:
+        found, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
+    # The mean of a few dozen numbers of at most 10, each some hundred roundings off.
+    assert found == pytest.approx(expected, rel=0, abs=1024 * 2.0**-53 * 10)
+
+
+def test_gradients_are_the_derivatives_of_the_reference(framework, task):
+    """Of every tensor, along random directions, by the complex step, which no backward pass had a part in."""
+    checkpoint, batch, masks = task
+    oracle = Reference(checkpoint)
+    given, dropped_out = oracle._training_inputs(batch, masks)
+    loss, gradients = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
+    assert gradients.keys() == checkpoint.tensors.keys()
+    exact, _ = reference.loss(oracle.transformer, given, dropped_out)
+    assert loss == pytest.approx(float(exact), rel=1e-13)
+    generator = np.random.default_rng(2)
+    for name, gradient in gradients.items():
+        for _ in range(DIRECTIONS if gradient.size > 1 else 1):
+            direction = generator.choice([-1.0, 1.0], gradient.shape)
+            expected = reference.derivative(oracle.transformer, given, dropped_out, {name: direction})
+            # A sum of rounded products: each term errs by some units of what flowed into it. Both ways together were
+            # seen at 30 units of the sum of the terms; a gradient that is zero in theory is judged by the loss.
+            scale = np.abs(gradient).sum() + float(exact) / 1000
+            assert (gradient * direction).sum() == pytest.approx(expected, rel=0, abs=1024 * 2.0**-53 * scale), name
+
+
+def test_the_complex_step_notices_a_wrong_gradient(task):
+    """The guard itself: one weight's gradient off by a thousandth."""
+    checkpoint, batch, _ = task
+    oracle = Reference(checkpoint)
+    _, gradients = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
+    name = "heads.logits.weight" if "heads.logits.weight" in gradients else "heads.log_probabilities.weight"
+    direction = np.ones(gradients[name].shape)
+    exact = reference.derivative(oracle.transformer, oracle._training_inputs(batch, None)[0], {}, {name: direction})
+    wrong = gradients[name].copy()
+    place = np.unravel_index(np.abs(wrong).argmax(), wrong.shape)
+    wrong[place] *= 1.001
+    scale = 1024 * 2.0**-53 * np.abs(wrong).sum()
+    assert abs(gradients[name].sum() - exact) <= scale < abs(wrong.sum() - exact)
+
+
+def kept(checkpoint):
+    """The training that a checkpoint keeps."""
+    assert checkpoint.training is not None
+    return checkpoint.training
+
+
+class Jitter(Probe):
+    """Moves every named value by up to one ulp of float32, as a correct float32 implementation might."""
+
+    generator = np.random.default_rng(0)
+
+    def observe(self, name, value):
+        value = super().observe(name, value)
+        return value * torch_uniform(self.generator, value.shape)
+
+
+def torch_uniform(generator, shape):
+    import torch
+
+    return torch.from_numpy(1 + generator.uniform(-1, 1, tuple(shape)) * 2.0**-23)
+
+
+def jittered_gradients(checkpoint, batch, masks, seed):
+    """The float64 gradients of PyTorch when each weight and each named value is off by up to an ulp of float32."""
+    import torch
+
+    from triglot.impls.pytorch import training, weights
+    from triglot.impls.pytorch.model import Model
+
+    generator = Jitter.generator = np.random.default_rng([3, seed])
+    moved = {
+        name: tensor * (1 + generator.uniform(-1, 1, tensor.shape) * 2.0**-23)
+        for name, tensor in checkpoint.tensors.items()
+    }
+    model = Model(Checkpoint(checkpoint.config, moved), dtype="float64")
+    given, dropped = model._training_inputs(batch, masks)
+    parameters = dict(model.transformer.named_parameters())
+    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
+    _, heads = model.transformer(*source, given["target"], given["target_valid"], Jitter(dropout_masks=dropped))
+    (scores,) = heads.values()
+    loss = training.cross_entropy(scores, given["labels"])
+    found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+    return weights.to_canonical(checkpoint.config, dict(zip(parameters, found, strict=True)))
+
+
+def test_float32_gradients_are_within_eight_times_the_noise(framework, task):
+    """The noise: how far the float64 gradients move when weights and values move by up to one ulp of float32."""
+    checkpoint, batch, masks = task
+    _, truth = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch, masks)
+    noise = dict.fromkeys(truth, 0.0)
+    for seed in range(4):
+        other = jittered_gradients(checkpoint, batch, masks, seed)
+        noise = {name: max(noise[name], np.abs(other[name] - truth[name]).max()) for name in noise}
+    _, found = impls.build(framework, checkpoint).loss_and_gradients(batch, masks)
+    for name, gradient in found.items():
+        # The key bias moves all scores of a query alike, so its gradient is zero in theory and its rounding that of
+        # its neighbour: what flows through the query bias.
+        neighbour = name.replace(".key.bias", ".query.bias")
+        limit = budget(max(noise[name], noise[neighbour]), np.abs(truth[neighbour]).max(), "float32")
+        assert np.abs(gradient - truth[name]).max() <= limit, name
+    assert {name for name in found if name.endswith(".key.bias")}
+
+
+def test_a_step_is_adams(framework, make_checkpoint):
+    """Against the formula of the paper in NumPy, fed with the framework's own gradients; the rate falls on the way."""
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    plan = Plan(rate=0.01, decay=0.25, epochs_per_decay=1, samples_per_epoch=2 * 4, batch_size=4)
+    assert plan.decay_steps == 2
+    model = impls.build(framework, checkpoint, dtype="float64")
+    model.begin_training(plan)
+    first, second = ({name: np.zeros(tensor.shape) for name, tensor in checkpoint.tensors.items()} for _ in range(2))
+    for step in range(1, 6):
+        weights = model.weights()
+        before = impls.build(framework, Checkpoint(checkpoint.config, weights), dtype="float64")
+        _, gradients = before.loss_and_gradients(batch)
+        outcome = model.training_step(batch)
+        assert outcome.counted == (batch.labels >= 0).sum()
+        rate = 0.01 * 0.25 ** ((step - 1) // 2)
+        assert plan.rate_at(step - 1) == rate
+        found = model.weights()
+        for name, gradient in gradients.items():
+            first[name] = BETAS[0] * first[name] + (1 - BETAS[0]) * gradient
+            second[name] = BETAS[1] * second[name] + (1 - BETAS[1]) * gradient**2
+            mean, square = first[name] / (1 - BETAS[0] ** step), second[name] / (1 - BETAS[1] ** step)
+            if name.endswith("attention.key.bias"):
+                continue  # its gradient is zero in theory: Adam divides rounding noise by itself there
+            expected = weights[name] - rate * mean / (np.sqrt(square) + EPSILON)
+            # Paddle and optax keep 1 - 0.999^t in float32, which at the first step errs by 2^-24 of 0.001, half of it
+            # under the root; and no step is longer than 0.1 / sqrt(0.001) = 3.2 times the rate.
+            longest = 3.2 * rate
+            np.testing.assert_allclose(found[name], expected, rtol=0, atol=longest * 2.0**-25 / 0.001, err_msg=name)
+    moments = model.moments()
+    assert moments.steps == 5
+    name = "heads.logits.weight"
+    np.testing.assert_allclose(moments.first[name], first[name], rtol=0, atol=1e-6 * np.abs(first[name]).max())
+    np.testing.assert_allclose(moments.second[name], second[name], rtol=0, atol=1e-6 * second[name].max())
+
+
+def test_the_rate_falls_at_its_step(framework, make_checkpoint):
+    """Not one step later: a quotient that a compiler rounds down would have it so at 41, as at 55 and 97."""
+    decay_steps = 41
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    weights, name = dict(checkpoint.tensors), "heads.logits.weight"
+    ones = {key: np.ones_like(tensor) for key, tensor in weights.items()}
+    lengths = []
+    for steps in (decay_steps - 1, decay_steps):
+        model = impls.build(framework, checkpoint)
+        plan = Plan(rate=0.01, decay=0.01, samples_per_epoch=decay_steps, batch_size=1, epochs_per_decay=1)
+        model.begin_training(plan, Moments(steps, ones, ones))
+        model.training_step(batch)
+        lengths.append(np.abs(model.weights()[name] - weights[name]).max())
+    assert lengths[1] < 0.05 * lengths[0]
+
+
+def test_a_model_can_be_trained_twice(framework, make_checkpoint):
+    """Anew, and from moments: each time as a model that has not been trained before."""
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    model = impls.build(framework, checkpoint)
+    model.begin_training(Plan())
+    model.training_step(batch)
+    kept_weights, kept_moments = model.weights(), model.moments()
+    assert all(np.abs(kept_moments.first[name]).max() for name in kept_moments.first if not name.endswith("key.bias"))
+    for moments in (None, kept_moments):
+        fresh = impls.build(framework, Checkpoint(checkpoint.config, kept_weights))
+        again = impls.build(framework, checkpoint)
+        again.begin_training(Plan())
+        again.training_step(batch)
+        for each in (fresh, again):
+            each.begin_training(Plan(), moments)
+            each.training_step(batch)
+        for found, expected in (
+            (again.weights(), fresh.weights()),
+            (again.moments().first, fresh.moments().first),
+        ):
+            assert expected
+            for name, tensor in expected.items():
+                np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def test_moments_masks_and_formats_that_do_not_fit_are_refused(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(0))
+    model = impls.build(framework, checkpoint)
+    wrong = {name: np.zeros(3, np.float32) for name in checkpoint.tensors}
+    with pytest.raises(TrainingError, match=r"the moments do not match the model: training\.first_moment.*has shape"):
+        model.begin_training(Plan(), Moments(1, wrong, wrong))
+    first = next(iter(masks))
+    for changed, message in (
+        ({"nonsense": np.zeros(1)}, "dropout_masks: .* is missing"),
+        ({**masks, "zz": np.zeros(1)}, "dropout_masks: zz is unknown; give a mask for each of"),
+        ({**masks, first: masks[first][:1]}, r"dropout_masks: .* is float32 \(1, .*; expected finite numbers \(4, "),
+        ({**masks, first: masks[first] * np.nan}, "expected finite numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.loss_and_gradients(batch, changed)
+    if framework != "paddle":  # which has no bfloat16 on a CPU
+        with pytest.raises(TrainingError, match=r"dtype of a training is 'bfloat16'; expected one of float32, float64"):
+            impls.build(framework, checkpoint, dtype="bfloat16").begin_training(Plan())
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_before_it_is_kept(framework, make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint("translation-tiny")
+    name = "heads.logits.weight"
+    huge = {**checkpoint.tensors, name: np.full_like(checkpoint.tensors[name], 3e38)}
+    with pytest.raises(TrainingError, match=r"the loss of step 1 is (inf|nan); lower the rate"):
+        triglot.train(Checkpoint(checkpoint.config, huge), framework, tmp_path / "run.npz", steps=2)
+    assert not (tmp_path / "run.npz").exists()
+
+
+def test_what_a_step_reports_is_what_it_saw_before(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    batch = labelled_batch(checkpoint.config)
+    model = impls.build(framework, checkpoint)
+    scores = model.forward(batch.source, batch.target)
+    model.begin_training(Plan())
+    outcome = model.training_step(batch)
+    assert outcome.right == (scores.argmax(axis=-1) == batch.labels).sum()
+    assert (model.forward(batch.source, batch.target) != scores).any(), "the model that is trained is the model"
+
+
+def test_training_leaves_the_checkpoint_as_it_is(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    before = checkpoint.digest
+    model = impls.build(framework, checkpoint)
+    model.begin_training(Plan())
+    model.training_step(labelled_batch(checkpoint.config))
+    assert checkpoint.digest == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_training_goes_on_to_the_bit(framework, dtype, make_checkpoint, tmp_path):
+    """Through a file, in the middle of an epoch and beyond falls of the rate, by a factor that no binary has."""
+    checkpoint = make_checkpoint("translation-tiny")
+    plan = Plan(samples_per_epoch=16, batch_size=8, epochs_per_decay=1, decay=0.7, seed=4)
+    straight = triglot.train(checkpoint, framework, steps=11, plan=plan, dtype=dtype)
+    triglot.train(checkpoint, framework, tmp_path / "run.npz", steps=9, plan=plan, dtype=dtype)
+    resumed = triglot.train(triglot.load(tmp_path / "run.npz"), framework, steps=11)
+    assert {tensor.dtype.name for tensor in resumed.tensors.values()} == {dtype}
+    assert resumed.digest == straight.digest
+    for part in ("first", "second"):
+        ours, theirs = getattr(kept(resumed).moments, part), getattr(kept(straight).moments, part)
+        for name, tensor in ours.items():
+            np.testing.assert_array_equal(tensor, theirs[name], err_msg=name)
+    np.testing.assert_array_equal(kept(resumed).history.loss, kept(straight).history.loss)
+    np.testing.assert_array_equal(kept(resumed).history.accuracy, kept(straight).history.accuracy)
+
+
+def test_dropout_drops_and_can_be_left_out(framework, make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    losses = {
+        dropout: kept(triglot.train(checkpoint, framework, steps=1, plan=Plan(dropout=dropout))).history.loss[0]
+        for dropout in (True, False)
+    }
+    batch = Learner(impls.build(framework, checkpoint), checkpoint, Plan()).batch(0)
+    expected, _ = impls.build(framework, checkpoint).loss_and_gradients(batch)
+    assert losses[False] == pytest.approx(expected, rel=1e-6)
+    assert losses[True] != losses[False]
+
+
+def test_training_stops_when_it_is_asked_to(make_checkpoint, tmp_path):
+    seen = []
+
+    def on_step(step, rate, outcome):
+        seen.append((step, rate, outcome.counted))
+        return step < 3
+
+    trained = triglot.train(
+        make_checkpoint("translation-tiny"), "torch", tmp_path / "run.npz", steps=9, on_step=on_step
+    )
+    assert [step for step, _, _ in seen] == [1, 2, 3]
+    assert kept(trained).moments.steps == len(kept(trained).history.loss) == 3
+    assert triglot.load(tmp_path / "run.npz").digest == trained.digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rate": 0}, "rate of the training is 0; expected a number above 0, at most 1"),
+        ({"rate": float("nan")}, "rate of the training is nan"),
+        ({"decay": 1.5}, "decay of the training is 1.5"),
+        ({"decay": True}, "decay of the training is True"),
+        ({"batch_size": 0}, "batch_size of the training is 0; expected a whole number of 1 or more"),
+        ({"epochs_per_decay": 1.0}, "epochs_per_decay of the training is 1.0"),
+        ({"seed": -1}, "seed of the training is -1; expected a whole number of 0 or more"),
+        ({"samples_per_epoch": 7}, "samples_per_epoch of the training is 7; expected at least one batch of 8"),
+        ({"dropout": 1}, "dropout of the training is 1; expected true or false"),
+    ],
+    ids=str,
+)
+def test_an_impossible_plan_is_refused(fields, message):
+    with pytest.raises(TrainingError, match=message):
+        Plan(**fields)
+
+
+def test_a_plan_is_the_same_after_json():
+    plan = Plan(rate=1, seed=3, dropout=False)
+    assert Plan.from_dict(plan.to_dict()) == plan
+    with pytest.raises(TrainingError, match=r"has other fields than .*: momentum"):
+        Plan.from_dict({**plan.to_dict(), "momentum": 0.9})
+    with pytest.raises(TrainingError, match=": seed"):
+        Plan.from_dict({name: value for name, value in plan.to_dict().items() if name != "seed"})
+
+
+def test_labels_that_do_not_fit_are_refused():
+    config = recipe("translation-tiny")
+    given = inputs.pair(config, [[3, 4]], [[0, 5, 6]])
+    for labels, message in (
+        ([[5, 6]], r"labels is int64 \(1, 2\); expected integers \(1, 3\)"),
+        ([[5.0, 6.0, 1.0]], r"labels is float64 \(1, 3\)"),
+        ([[5, 6, 41]], "labels holds 41; expected ids from 0 to 40, or -1 for none"),
+        ([[5, 6, -2]], "labels holds -2"),
+        ([[-1, -1, -1]], "no label counts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            inputs.labelled(config, given, labels)
+    for target, message in (
+        ([[0]], r"\(1, 1\); expected integers \(B, T\), of at least two"),
+        ([[0, 2, 2]], "no label"),
+    ):
+        with pytest.raises(InputError, match=message):
+            triglot.teacher_forcing(config, [[3, 4]], target)
+
+
+def test_labels_at_padding_do_not_count():
+    config = recipe("translation-tiny")
+    batch = inputs.labelled(config, inputs.pair(config, [[3, 4]], [[0, 5, 2]]), [[5, 1, 7]])
+    np.testing.assert_array_equal(batch.labels, [[5, 1, -1]])
+
+
+def test_a_batch_without_labels_and_a_step_before_the_beginning_are_refused(framework, make_checkpoint):
+    model = impls.build(framework, make_checkpoint("translation-tiny"))
+    batch = labelled_batch(model.config)
+    with pytest.raises(TrainingError, match=r"no training has begun; call begin_training first"):
+        model.training_step(batch)
+    with pytest.raises(TrainingError, match="no training has begun"):
+        model.moments()
+    with pytest.raises(InputError, match="the batch has no labels; make it with teacher_forcing"):
+        model.loss_and_gradients(replace(batch, labels=np.zeros((0, 0), np.int32)))
+
+
+def test_the_reference_does_not_train(make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    with pytest.raises(FrameworkError, match="the reference has no gradients to train by; choose torch, paddle or jax"):
+        triglot.train(checkpoint, "numpy", steps=1)
+
+
+def test_the_gradients_of_the_reference_are_those_of_torch(make_checkpoint):
+    """One forward pass for every weight: for a very small model."""
+    config = replace(
+        recipe("translation-tiny"), layers=1, decoder_layers=1, hidden_size=4, heads=1, key_size=2, value_size=2,
+        feed_forward_size=3, source_vocabulary=6, target_vocabulary=5,
+    )  # fmt: skip
+    checkpoint = make_checkpoint(config)
+    batch = triglot.teacher_forcing(config, [[3, 4, 5]], [[0, 3, 4, 1]])
+    loss, found = impls.build("numpy", checkpoint).loss_and_gradients(batch)
+    expected_loss, expected = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
+    assert loss == pytest.approx(expected_loss, rel=1e-14)
+    for name, gradient in found.items():
+        # Numbers of the size of 1, each through some thousand roundings at most.
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=4096 * 2.0**-53, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps is 0; expected a whole number, 1 or more"),
+        ({"save_every": 0}, "save_every is 0"),
+        ({"dtype": "bfloat16"}, "dtype of the training is float32, not bfloat16"),
+        ({"steps": 2}, "the training has made 2 steps; ask for more than that"),
+        ({"dtype": "float64"}, "dtype of the training is float32, not float64; leave it, or begin anew"),
+        ({"plan": Plan(rate=0.5)}, "has rate 0.002, not 0.5; leave the plan as it is, or begin anew"),
+    ],
+    ids=["steps", "save_every", "dtype", "already there", "another dtype", "another plan"],
+)
+def test_a_training_that_cannot_be_is_refused(change, message, make_checkpoint):
+    checkpoint = triglot.train(make_checkpoint("translation-tiny"), "torch", steps=2)
+    with pytest.raises(triglot.TriglotError, match=message):
+        triglot.train(checkpoint, "torch", **{"steps": 3, **change})
+
+
+def test_moments_of_another_model_are_refused(make_checkpoint):
+    trained = triglot.train(make_checkpoint("translation-tiny"), "torch", steps=1)
+    moments = kept(trained).moments
+    wrong = replace(kept(trained), moments=Moments(1, {**moments.first, "nothing": np.zeros(1)}, moments.second))
+    with pytest.raises(triglot.CheckpointError, match=r"unexpected training\.first_moment\.nothing"):
+        Checkpoint(trained.config, trained.tensors, training=wrong)

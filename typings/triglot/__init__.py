@@ -1,1 +1,0 @@
-../../triglot/__init__.py

@@ -1,1 +1,0 @@
-../../triglot/__main__.py

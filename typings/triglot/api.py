@@ -1,1 +1,0 @@
-../../triglot/api.py

@@ -1,1 +1,0 @@
-../../triglot/bench_page.py

@@ -1,1 +1,0 @@
-../../triglot/bench_plots.py

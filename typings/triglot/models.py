@@ -1,1 +1,0 @@
-../../triglot/models.py

@@ -1,1 +1,0 @@
-../../triglot/plots.py

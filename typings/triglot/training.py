@@ -1,1 +1,0 @@
-../../triglot/training.py
