@@ -62,9 +62,9 @@ def imported_names(module, source):
 def modules_in_strings(source):
     """Strings such as "triglot.parity.worker": commands of worker processes, and the builders of arms."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if name := re.fullmatch(r"(triglot(?:\.[a-z_]+)+)(?::\w+)?", node.value):
-                yield name[1]
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if name := re.fullmatch(r"(triglot(?:\.[a-z_]+)+)(?::\w+)?", text):
+            yield name[1]
 
 
 def own_modules(names):

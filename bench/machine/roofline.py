@@ -1,6 +1,6 @@
 """What the hardware can do here: the fastest matrix product and memory copy that any framework reaches on the threads.
 
-Measured in the same run as the cases, in a process of its own for each framework: ``python -m triglot.bench.machine.roofline``.
+Measured in the same run as the cases, in one process per framework: ``python -m triglot.bench.machine.roofline``.
 Useful work over the best product is the share of the roofline that a case reaches.
 """
 

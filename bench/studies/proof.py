@@ -1,4 +1,4 @@
-"""Does the benchmark measure what it says? Run as ``make bench-proof``, or ``python -m triglot.bench.studies.proof RESULT``.
+"""Prove that the benchmark measures what it says: ``make bench-proof``.
 
 Run after run, on an otherwise idle machine: the same arm against itself has to read within 3 %, its interval has to
 hold 1 (18 times of 20), and an arm that waits busily for a tenth of its time has to be seen as slower every time, by an
