@@ -1,13 +1,13 @@
-"""What is run to compare implementations, and what a correct one gives.
+"""What the harness runs: the checks, and what an implementation gives in one of them.
 
-``end_to_end``      the whole model on the inputs given; every named value, as it comes
-``local``           the same, each step fed with the truth of the step before: the error that it makes alone
+``end_to_end``      the whole model on the given inputs; every named value is the model's own
+``local``           the same inputs, but each step receives the truth of the step before it, so it shows its own error
 ``normal``, ``low_variance``, ``large``, ``offset``, ``masking``
-                    each step fed with fresh values (``probes.py``)
+                    each step receives fresh values (``probes.py``)
 ``length_one``, ``maximum_length``, ``repeated_tokens``
                     the whole model on inputs of that kind
 ``masks``           the masks that each framework builds, bit for bit
-``api``             what ``encode`` and ``heads`` return, and the weights read back, bit for bit
+``api``             what ``encode``, ``heads``, ``forward`` and ``attend`` return, and the weights, bit for bit
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,34 +24,34 @@ from triglot.shared.inputs.validation import Batch, attention, batch, in_range, 
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import activations
-from triglot.shared.model.protocol import Model, Reference
+from triglot.shared.model.protocol import Model
 
 from . import probes
-from .budgets import NOISE_RUNS, noise_in
 
 MASKS = "masks"
 API = "api"
-WORKER = "worker"  # no check: the row of a framework that died or could not be built
+WORKER = "worker"  # not a check: the row of a framework that died or could not be built
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)
-CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, "length_one", "maximum_length", "repeated_tokens")
+UNUSUAL_INPUTS = ("length_one", "maximum_length", "repeated_tokens")
+CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, *UNUSUAL_INPUTS)
 
 ENCODE = f"{API}.encode"
 FORWARD = f"{API}.forward"
 ATTEND = f"{API}.attend"
-WEIGHTS_AVERAGED = f"{API}.attend.weights"
-WEIGHTS = f"{API}.weights"  # how many tensors differ from the checkpoint's
+AVERAGED_WEIGHTS = f"{API}.attend.weights"
+CHANGED_WEIGHTS = f"{API}.weights"  # the number of tensors that differ from the checkpoint's
 
 Weights = Literal["given", "perturbed"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One run of a model: on which weights, on which batch, and which values are put in place of its own.
+    """One run of a model: on which weights, on which batch, and which values replace its own.
 
-    ``weights``: "given", or "perturbed" so that no norm and no bias is the identity. ``values``: None for the
-    model's own, "truth" for the reference's, or a kind of fresh ones.
+    ``weights``: "given", or "perturbed" so that no norm and no bias is the identity. ``values``: None for the model's
+    own, "truth" for those of the reference, or a kind of fresh values.
     """
 
     name: str
@@ -60,18 +60,10 @@ class Check:
     values: Literal["truth"] | probes.Kind | None = None
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """What a correct implementation gives in a check: the float64 truth, and the rounding noise around it."""
-
-    truth: Mapping[str, Array]
-    noise: Mapping[str, float]
-
-
 def plan(config: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -> list[Check]:
-    """Every check for a model of ``config`` that runs in ``dtype``; ``batches`` are the inputs of the end-to-end check.
+    """Return every check for a model of ``config`` in ``dtype``. ``batches`` are the inputs of the end-to-end check.
 
-    Embedded inputs are rounded to ``dtype`` first, as the weights are.
+    Embedded inputs are rounded to ``dtype``, as the weights are.
     """
     generator = np.random.default_rng([seed, 1])
     longest = config.source_max_length
@@ -81,89 +73,19 @@ def plan(config: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -
     checks += [
         Check(kind, probes.batch(kind, config, lengths, generator, dtype), "perturbed", kind) for kind in probes.KINDS
     ]
-    unusual = {
-        "length_one": random_batch(config, [1, 1], generator),
-        "maximum_length": random_batch(config, [longest], generator),
-        "repeated_tokens": _repeated(config, len(lengths), max(lengths), generator),
-    }
-    checks += [Check(name, inputs, "perturbed") for name, inputs in unusual.items()]
+    unusual = (
+        random_batch(config, [1, 1], generator),
+        random_batch(config, [longest], generator),
+        _repeated(config, len(lengths), max(lengths), generator),
+    )
+    checks += [Check(name, inputs, "perturbed") for name, inputs in zip(UNUSUAL_INPUTS, unusual, strict=True)]
     return [replace(check, batch=_rounded(check.batch, dtype)) for check in checks]
 
 
-def replacements(check: Check, reference: Reference, config: ModelConfig, seed: int, dtype: str) -> Mapping[str, Array]:
-    """What is put in place of the named values in a check, float32; nothing where the model's own values flow."""
-    if check.values is None:
-        return {}
-    truth = reference.truth(check.batch, {})
-    fresh = truth if check.values == "truth" else probes.replacements(check.values, config, truth, seed, dtype)
-    return {name: representable(value, dtype) for name, value in fresh.items()}
+def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
+    """Return where the named value is judged: at real tokens, as a mask that broadcasts to it. None: everywhere.
 
-
-def expect(
-    check: Check, replaced: Mapping[str, Array], reference: Reference, config: ModelConfig, dtype: str
-) -> Expectation:
-    """Run the reference: once in float64, and ``NOISE_RUNS`` times in float32 with its sums in other orders.
-
-    The noise is that of ``dtype``.
-    """
-    truth = reference.truth(check.batch, replaced)
-    noise = dict.fromkeys(truth, 0.0)
-    for run in range(NOISE_RUNS):
-        for name, value in reference.rounded(check.batch, replaced, seed=run, dtype=dtype).items():
-            error = distance(value, truth[name], real(name, check, config))
-            noise[name] = float(np.maximum(noise[name], error))  # NaN if there is a NaN, unlike max
-    return Expectation(truth, {name: noise_in(dtype, measured) for name, measured in noise.items()})
-
-
-def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
-    """What an implementation gives in a check.
-
-    Every named value and, as ``masks.<name>``, its masks; when its own values flow, also what its other methods give,
-    as ``api.<name>``.
-    """
-    results = dict(model.trace(inputs, replaced))
-    results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
-    if inputs.target.size:
-        results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
-    if not replaced:
-        results |= _methods(model, checkpoint.config, inputs)
-        weights = model.weights()
-        names = weights.keys() | checkpoint.tensors.keys()
-        same = [np.array_equal(weights.get(name, ()), checkpoint.tensors.get(name, ())) for name in names]
-        results[WEIGHTS] = np.array(same.count(False))
-    return results
-
-
-def _methods(model: Model, config: ModelConfig, inputs: Batch) -> dict[str, Array]:
-    """What the methods return that a user calls."""
-    if config.kind == "attention":
-        vectors = (inputs.query, inputs.source, inputs.value)
-        output, averaged = model.attend(*vectors, inputs.allowed, inputs.valid, inputs.bias)
-        return {ATTEND: output, WEIGHTS_AVERAGED: averaged}
-    given = (
-        inputs.source,
-        inputs.valid,
-        inputs.segment_ids if config.segments else None,
-        inputs.task_ids if config.tasks else None,
-    )
-    encoded = {ENCODE: model.encode(*given)}
-    if config.kind == "encoder_decoder":
-        return encoded | {FORWARD: model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)}
-    return encoded | {f"{API}.heads.{name}": value for name, value in model.heads(*given).items()}
-
-
-def expected_masks(inputs: Batch) -> dict[str, Array]:
-    """The canonical masks as ``masks.<name>``."""
-    expected = {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
-    if inputs.target.size:
-        expected |= {f"{MASKS}.target_{name}": mask for name, mask in masks.all_masks(inputs.target_valid).items()}
-    return expected
-
-
-def real(name: str, check: Check, config: ModelConfig) -> Bools | None:
-    """Where the named value is judged, at real tokens: bool, broadcastable to the value; None: everywhere.
-
-    A step that is fed with fresh values is judged at padding too: its inputs are defined there.
+    A step that receives fresh values is judged at padding too, because its inputs are defined there.
     """
     if check.values in probes.KINDS:
         return None
@@ -179,15 +101,54 @@ def real(name: str, check: Check, config: ModelConfig) -> Bools | None:
     return selected
 
 
-def distance(value: Array, truth: Array, selected: Bools | None) -> float:
-    """The largest absolute difference over what is selected; NaN if there is a NaN."""
-    with np.errstate(invalid="ignore"):  # the difference of two infinities is NaN, and that is what is returned
-        difference = np.subtract(value, truth, dtype=np.float64)
-    np.abs(difference, out=difference)
-    return float(difference.max(initial=0.0, where=True if selected is None else selected))
+def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what an implementation gives in a check.
+
+    That is every named value, and its masks as ``masks.<name>``. Where its own values flow, it is also what its public
+    methods return, as ``api.<name>``.
+    """
+    results = dict(model.trace(inputs, replaced))
+    results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
+    if inputs.target.size:
+        results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
+    if not replaced:
+        results |= _call_methods(model, checkpoint.config, inputs)
+        results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
+    return results
+
+
+def expected_masks(inputs: Batch) -> dict[str, Array]:
+    """Return the canonical masks of a batch as ``masks.<name>``."""
+    expected = {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
+    if inputs.target.size:
+        expected |= {f"{MASKS}.target_{name}": mask for name, mask in masks.all_masks(inputs.target_valid).items()}
+    return expected
+
+
+def _call_methods(model: Model, config: ModelConfig, inputs: Batch) -> dict[str, Array]:
+    if config.kind == "attention":
+        vectors = (inputs.query, inputs.source, inputs.value)
+        output, averaged = model.attend(*vectors, inputs.allowed, inputs.valid, inputs.bias)
+        return {ATTEND: output, AVERAGED_WEIGHTS: averaged}
+    arguments = (
+        inputs.source,
+        inputs.valid,
+        inputs.segment_ids if config.segments else None,
+        inputs.task_ids if config.tasks else None,
+    )
+    encoded = {ENCODE: model.encode(*arguments)}
+    if config.kind == "encoder_decoder":
+        return encoded | {FORWARD: model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)}
+    return encoded | {f"{API}.heads.{name}": value for name, value in model.heads(*arguments).items()}
+
+
+def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -> Array:
+    names = weights.keys() | tensors.keys()
+    return np.array(sum(not np.array_equal(weights.get(name, ()), tensors.get(name, ())) for name in names))
 
 
 def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
+    """Return rows that repeat one token each."""
     one = random_batch(config, [1] * rows, generator)
     if config.kind == "encoder_decoder":
         sources = one.source.repeat(length, axis=1)
@@ -200,6 +161,7 @@ def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.
 
 
 def _rounded(inputs: Batch, dtype: str) -> Batch:
+    """Return the batch with its vectors rounded to ``dtype``."""
     if dtype == "float64" or inputs.source.dtype.kind != "f":
         return inputs
     vectors = ("source", "query", "value", "bias")

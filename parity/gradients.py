@@ -1,14 +1,14 @@
-"""What the gradients of a loss are, and how far a correct implementation may be off.
+"""The truth of gradients, and how far a correct implementation may be from it.
 
-The reference has no backward pass, but its derivative along a direction, by the complex step, is exact to rounding. So
-the float64 gradients of a framework become the truth once they agree with it along random directions, in which every
-tensor weighs alike. Its float32 gradients, with weights moved by up to an ulp each time, are the noise around it: if
-they are where float64 gradients go when weights and values are off by an ulp, or not much further.
+The reference has no backward pass. But its derivative along a direction, by the complex step, is exact to rounding. So
+a framework's float64 gradients become the truth once they agree with that derivative along random directions in which
+every tensor has the same weight. The noise is how far the framework's float32 gradients are from this truth when each
+weight moves by up to one unit in the last place. They count as noise only if rounding explains them: if float64
+gradients move about as far when weights and values move by that much.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,40 +17,28 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs.validation import Batch
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
-from .budgets import (
-    DERIVATIVE_UNITS,
-    EXPLAINED,
-    NOISE_RUNS,
-    UNIT_ROUNDOFF,
-    budget,
-    noise_in,
-    noise_of_mean,
-)
+from .budgets import DERIVATIVE_UNITS, EXPLAINED, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
+from .output_names import LOSS, name_gradients
+from .truth import Truth, distance, measure_noise
 
-# Loss and gradients of a checkpoint, on a batch, where values are multiplied with masks, in a dtype.
+# Returns loss and gradients: of a checkpoint, on a batch, with these dropout masks, in a dtype.
 Derive = Callable[[Checkpoint, Batch, Mapping[str, Array], str], tuple[float, Mapping[str, Array]]]
 
 DIRECTIONS = 8
-LOSS = "loss"
-GRADIENTS = "gradients."
-ULP = 2.0**-23  # of float32, at 1
+ULP = 2.0**-23  # the unit in the last place of float32, at 1
 
 
 class NoiseError(Exception):
-    """Float32 gradients are no measure of noise: they are wrong."""
+    """Float32 gradients are further from the truth than rounding explains, so they do not measure noise."""
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The loss and, under ``gradients.NAME``, the gradients in float64, and the float32 noise of each."""
-
-    values: Mapping[str, Array]
-    noise: Mapping[str, float]
+class GradientTruth(Truth):
+    """The loss and, as ``gradients.NAME``, the gradients in float64, and the float32 noise of each."""
 
     def budget(self, name: str, dtype: str) -> float:
-        """The largest accepted error of a value."""
-        # A key bias moves all scores of a query alike, so its gradient is zero in theory, and its rounding error that
-        # of what flows through its neighbour.
+        """Return the largest accepted error of a value in ``dtype``."""
+        # A key bias moves all scores of a query alike, so its gradient is zero in theory. Its rounding error is that of
+        # the gradients that flow through the query bias.
         neighbour = name.replace(".key.bias", ".query.bias")
         if neighbour not in self.values:
             neighbour = name
@@ -58,82 +46,78 @@ class Truth:
         return budget(noise_in(dtype, noise), float(np.abs(self.values[neighbour]).max()), dtype)
 
 
-def truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: int = 0) -> Truth:
-    """What ``derive`` says in float64, which has to agree with the reference (``disagreement``), and its float32 noise.
+def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: int = 0) -> GradientTruth:
+    """Return the float64 gradients of ``derive``, which the reference has to confirm, and their noise.
 
     Raises:
         NoiseError: the float32 gradients are further off than rounding explains.
     """
-    values = named(*derive(checkpoint, batch, {}, "float64"))
+    values = name_gradients(*derive(checkpoint, batch, {}, "float64"))
 
-    def distances(weights: Checkpoint, masks: Mapping[str, Array], dtype: str) -> dict[str, float]:
-        found = named(*derive(weights, batch, masks, dtype))
-        return {name: float(np.abs(value - values[name]).max(initial=0.0)) for name, value in found.items()}
+    def errors(weights: Checkpoint, masks: Mapping[str, Array], dtype: str) -> dict[str, float]:
+        gradients = name_gradients(*derive(weights, batch, masks, dtype))
+        return {name: distance(value, values[name]) for name, value in gradients.items()}
 
-    # What could be dropped is multiplied with a mask, forward and backward: so it can be moved by one too, in every
-    # framework. What a sum of the backward pass loses that is zero in theory, as that over a softmax, is not seen so:
-    # float32 was seen at 9 times this noise there, and at twice elsewhere.
-    config = dataclasses.replace(checkpoint.config, **dict.fromkeys(_rates(checkpoint), 0.5))
+    # Every value with a dropout is multiplied by a mask, forward and backward. Masks around 1 therefore move the values
+    # in every framework. This does not show what a sum of the backward pass loses that is zero in theory, such as the
+    # sum over a softmax: there float32 measured 9 times this noise, and at most twice this noise elsewhere.
+    config = dataclasses.replace(checkpoint.config, **dict.fromkeys(_dropout_rates(checkpoint), 0.5))
     generator = np.random.default_rng(seed)
     drawn = draw_dropout_masks(config, batch, generator).items()
     masks = {name: _moved(np.ones(mask.shape), generator) for name, mask in drawn}
     moved = {name: _moved(tensor, generator) for name, tensor in checkpoint.tensors.items()}
-    explained = Truth(values, distances(Checkpoint(config, moved), masks, "float64"))
+    explained = GradientTruth(values, errors(Checkpoint(config, moved), masks, "float64"))
 
-    noise = dict.fromkeys(values, 0.0)
-    for _ in range(NOISE_RUNS):
+    def rounded_errors(_: int) -> dict[str, float]:
         moved = {name: _moved(tensor, generator).astype(np.float32) for name, tensor in checkpoint.tensors.items()}
-        for name, distance in distances(Checkpoint(checkpoint.config, moved), {}, "float32").items():
-            noise[name] = float(np.maximum(noise[name], distance))  # NaN if there is a NaN
-    for name, distance in noise.items():
-        if not distance <= EXPLAINED * explained.budget(name, "float32"):
-            raise NoiseError(f"in float32, {name} is {distance:.3g} off, which rounding does not explain")
+        return errors(Checkpoint(checkpoint.config, moved), {}, "float32")
+
+    noise = measure_noise(values, rounded_errors)
+    for name, error in noise.items():
+        if not error <= EXPLAINED * explained.budget(name, "float32"):
+            raise NoiseError(f"in float32, {name} is off by {error:.3g}, more than rounding explains")
     terms = batch.teacher[batch.valid].size if batch.teacher.size else int((batch.labels >= 0).sum())
     noise[LOSS] = max(noise[LOSS], noise_of_mean(float(values[LOSS]), terms))
-    return Truth(values, noise)
+    return GradientTruth(values, noise)
 
 
 def disagreement(
     loss: float,
     gradients: Mapping[str, Array],
-    exact: float,
+    true_loss: float,
     derivative: Callable[[Mapping[str, Array]], float],
     seed: int = 0,
 ) -> float:
-    """How far a float64 loss and its gradients are from those of the reference, in units of what both may err by.
+    """Return how far a float64 loss and its gradients are from the reference's, in units of the rounding of both.
 
-    ``exact``: the loss of the reference; ``derivative``: its derivative along a direction. Up to 1 is agreement; NaN is
-    none.
+    ``true_loss`` is the loss of the reference, and ``derivative`` its derivative along a direction. Up to 1 they agree;
+    NaN never does.
     """
     if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
         return float("inf")
     generator = np.random.default_rng(seed)
     lengths = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
-    # One that is zero in theory must not become as long as the others.
+    # A gradient that is zero in theory must not be scaled up to the length of the others.
     shortest = max(lengths.values()) / 1000 or 1.0
-    worst = abs(loss - exact) / (DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"] * abs(exact))
+    unit = DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"]
+    largest = abs(loss - true_loss) / (unit * abs(true_loss))
     for _ in range(DIRECTIONS):
         direction = {
             name: generator.choice([-1.0, 1.0], gradient.shape) / max(lengths[name], shortest)
             for name, gradient in gradients.items()
         }
-        expected = derivative(direction)
-        found = sum(float((gradient * direction[name]).sum()) for name, gradient in gradients.items())
-        scale = sum(float(np.abs(gradient * direction[name]).sum()) for name, gradient in gradients.items())
-        error = abs(found - expected) / (DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"] * (scale + abs(exact) / 1000))
-        worst = float(np.maximum(worst, error))  # NaN if there is a NaN
-    return worst
-
-
-def named(loss: float, gradients: Mapping[str, Array]) -> dict[str, Array]:
-    """Both under the names by which they are judged."""
-    return {LOSS: np.asarray(loss), **{GRADIENTS + name: np.asarray(value) for name, value in gradients.items()}}
+        terms = {name: gradient * direction[name] for name, gradient in gradients.items()}
+        scale = sum(float(np.abs(products).sum()) for products in terms.values())
+        error = abs(sum(float(products.sum()) for products in terms.values()) - derivative(direction))
+        largest = float(np.maximum(largest, error / (unit * (scale + abs(true_loss) / 1000))))  # NaN if one is NaN
+    return largest
 
 
 def _moved(array: Array, generator: np.random.Generator) -> Array:
+    """Return the array in float64 with each entry moved by up to one unit in the last place of float32."""
     return array.astype(np.float64) * (1 + generator.uniform(-ULP, ULP, array.shape))
 
 
-def _rates(checkpoint: Checkpoint) -> list[str]:
-    """The fields of a configuration that say how much is dropped."""
+def _dropout_rates(checkpoint: Checkpoint) -> list[str]:
+    """Return the fields of a configuration that hold a dropout rate."""
     return [field.name for field in dataclasses.fields(checkpoint.config) if field.name.endswith("_dropout")]

@@ -1,7 +1,7 @@
-"""From values to verdicts: the results of one framework in one check against what a correct one gives."""
+"""The verdict: compare what an implementation gives with the truth, and find where it first goes wrong."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,124 +15,143 @@ from .budgets import budget
 from .checks import (
     API,
     ATTEND,
+    AVERAGED_WEIGHTS,
+    CHANGED_WEIGHTS,
     ENCODE,
     FORWARD,
+    LOCAL_CHECKS,
     MASKS,
-    WEIGHTS,
-    WEIGHTS_AVERAGED,
     WORKER,
     Check,
-    Expectation,
-    distance,
     expected_masks,
-    real,
+    judged_tokens,
 )
-from .report import Row, worst
+from .report import Divergence, Judgement, Row, worst
+from .truth import Truth, distance
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is judged."""
+    """The implementation under test."""
 
     framework: str
     mode: str
     dtype: str
 
 
-def judge(
-    subject: Subject,
-    check: Check,
-    expectation: Expectation,
-    results: Mapping[str, Array],
-    config: ModelConfig,
+def judge_check(
+    subject: Subject, check: Check, truth: Truth, results: Mapping[str, Array], config: ModelConfig
 ) -> list[Row]:
-    """A row for each value that was expected, missing ones included, and for each that was not."""
+    """Return a row for each expected value, whether it is there or missing, and for each unexpected one."""
     masks = expected_masks(check.batch)
-    rows = [_judge_exact(subject, MASKS, name, mask, results.get(name)) for name, mask in masks.items()]
-    for name, truth in expectation.truth.items():
-        noise = expectation.noise[name]
-        selected = real(name, check, config)
-        rows.append(_judge_value(subject, check.name, name, truth, noise, results.get(name), selected))
+    rows = [_row(subject, MASKS, judge_exact(name, results.get(name), mask)) for name, mask in masks.items()]
+    for name in truth.values:
+        selected = judged_tokens(name, check, config)
+        rows.append(_row(subject, check.name, judge_value(name, results.get(name), truth, name, subject, selected)))
     if check.values is None:
-        rows += _judge_methods(subject, expectation, results, config)
-    known = {row.name for row in rows}
-    unknown = [name for name in results if name not in known]
-    rows += [_diverged(subject, check.name, name, "the reference has no such value") for name in unknown]
-    return rows
+        rows += [_row(subject, API, judgement) for judgement in _judge_methods(subject, truth, results, config)]
+    expected = {row.name for row in rows}
+    unexpected = [name for name in results if name not in expected]
+    reason = "the reference has no such value"
+    return rows + [_row(subject, check.name, diverged(name, reason)) for name in unexpected]
+
+
+def judge_value(
+    name: str, value: Array | None, truth: Truth, true_name: str, subject: Subject, selected: Bools | None = None
+) -> Judgement:
+    """Judge a value by its budget, over the ``selected`` entries (None: all). Shape and dtype have to be right."""
+    true_value, noise = truth.values[true_name], truth.noise[true_name]
+    mismatch = _mismatch(value, true_value.shape, subject.dtype)
+    if value is None or mismatch:
+        return diverged(name, mismatch)
+    magnitude = distance(true_value, np.zeros_like(true_value), selected)
+    limit = budget(noise, magnitude, subject.dtype)
+    return judge_error(name, distance(value, true_value, selected), limit, noise)
+
+
+def judge_error(name: str, error: float, limit: float, noise: float | None = None) -> Judgement:
+    """Judge an error by its budget, ``limit``. What is not finite has diverged."""
+    if not math.isfinite(error):
+        return diverged(name, f"the error is {error}: there is NaN or infinity among the values")
+    if not math.isfinite(limit):
+        return diverged(name, f"the budget is {limit}: the reference itself is not finite")
+    passed = error <= limit
+    reason = "" if passed else f"the error is {error / limit if limit else math.inf:.3g} times the budget"
+    verdict = "pass" if passed else "diverged"
+    return Judgement(name=name, error=error, noise=noise, budget=limit, verdict=verdict, reason=reason)
+
+
+def judge_exact(name: str, value: Array | None, expected: Array) -> Judgement:
+    """Judge a value that has to be equal bit for bit."""
+    mismatch = _mismatch(value, expected.shape, expected.dtype.name)
+    if value is None or mismatch:
+        return diverged(name, mismatch)
+    wrong = float(np.abs(value.astype(np.float64) - expected).sum())
+    reason = f"{wrong:g} differ" if wrong else ""
+    verdict = "diverged" if wrong else "pass"
+    return Judgement(name=name, error=wrong, noise=0.0, budget=0.0, verdict=verdict, reason=reason)
+
+
+def diverged(name: str, reason: str) -> Judgement:
+    """Return the judgement of a value that is wrong in a way that no number describes."""
+    return Judgement(name=name, verdict="diverged", reason=reason)
+
+
+def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
+    """Return the row of a framework that gave no results: in this check, or, if it died, in all that follow."""
+    name = WORKER if error.fatal else check.name
+    return _row(subject, name, Judgement(name="", verdict="error", reason=str(error)))
 
 
 def merge(rows: Iterable[Row]) -> list[Row]:
-    """One row for each check and value: of several batches, the one with the worst outcome."""
+    """Return one row for each check and value: of several batches, the worst."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.framework, row.check, row.name), []).append(row)
     return [worst(group) for group in groups.values()]
 
 
-def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
-    """The row of a framework that gave no results: in this check, or, if it is gone, in this and all later ones."""
-    name = WORKER if error.fatal else check.name
-    return Row(name, subject.framework, subject.mode, subject.dtype, "", None, None, None, "error", str(error))
+def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | None:
+    """Return the first value, in the ``order`` of the computation, that exceeded its budget; None if none did.
+
+    A step that was given its inputs and still exceeded its budget is wrong by itself: its divergence is local. A local
+    divergence outranks every value that is wrong end to end, which may have inherited its error. A wrong mask comes
+    first. If only a public method is wrong, although the model is right, the method is named.
+    """
+    rows = [row for row in rows if row.verdict == "diverged"]
+    if not rows:
+        return None
+    place = {name: index for index, name in enumerate(order)}
+    # The first value of all has nothing to inherit an error from.
+    local = [row.name for row in rows if row.check in (MASKS, *LOCAL_CHECKS) or row.name == order[0]]
+    candidates = local or [row.name for row in rows if row.check != API] or [row.name for row in rows]
+    # Masks, and values that the reference does not have, have no place in the order: they come first.
+    first = min(candidates, key=lambda name: place.get(name, -1))
+    return Divergence(first, "local" if local or first.startswith(API) else "inherited")
 
 
 def _judge_methods(
-    subject: Subject, expectation: Expectation, results: Mapping[str, Array], config: ModelConfig
-) -> list[Row]:
-    """``encode`` and ``heads`` have to return what the trace shows; the weights have to be the checkpoint's."""
-    rows = [_judge_exact(subject, API, WEIGHTS, np.array(0), results.get(WEIGHTS))]
+    subject: Subject, truth: Truth, results: Mapping[str, Array], config: ModelConfig
+) -> list[Judgement]:
+    """Judge the public methods: they have to return what the trace shows, and the weights have to be unchanged."""
     methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
     if config.kind == "encoder_decoder":
         methods = dict.fromkeys(methods, FORWARD)
-    methods |= {ATTENDED: ATTEND, AVERAGED: WEIGHTS_AVERAGED} if config.kind == "attention" else {OUTPUT: ENCODE}
+    methods |= {ATTENDED: ATTEND, AVERAGED: AVERAGED_WEIGHTS} if config.kind == "attention" else {OUTPUT: ENCODE}
+    judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0))]
     for name, method in methods.items():
-        truth, noise = expectation.truth[name], expectation.noise[name]
-        rows.append(_judge_value(subject, API, method, truth, noise, results.get(method), None))
-    return rows
+        judgements.append(judge_value(method, results.get(method), truth, name, subject))
+    return judgements
 
 
-def _judge_value(
-    subject: Subject,
-    check: str,
-    name: str,
-    truth: Array,
-    noise: float,
-    value: Array | None,
-    selected: Bools | None,
-) -> Row:
-    problem = _unlike(truth, value, subject.dtype)
-    if value is None or problem:
-        return _diverged(subject, check, name, problem)
-    error = distance(value, truth, selected)
-    magnitude = distance(truth, np.zeros_like(truth), selected)
-    limit = budget(noise, magnitude, subject.dtype)
-    if not math.isfinite(error):
-        return _diverged(subject, check, name, f"the error is {error}: there is NaN or infinity among the values")
-    if not math.isfinite(limit):
-        return _diverged(subject, check, name, f"the budget is {limit}: the reference itself is not finite")
-    verdict = "pass" if error <= limit else "diverged"
-    reason = "" if verdict == "pass" else f"the error is {error / limit:.3g} times the budget"
-    return Row(check, subject.framework, subject.mode, subject.dtype, name, error, noise, limit, verdict, reason)
-
-
-def _judge_exact(subject: Subject, check: str, name: str, expected: Array, value: Array | None) -> Row:
-    problem = _unlike(expected, value, expected.dtype.name)
-    if value is None or problem:
-        return _diverged(subject, check, name, problem)
-    wrong = float(np.abs(value.astype(np.float64) - expected).sum())
-    reason = f"{wrong:g} differ" if wrong else ""
-    verdict = "diverged" if wrong else "pass"
-    return Row(check, subject.framework, subject.mode, subject.dtype, name, wrong, 0.0, 0.0, verdict, reason)
-
-
-def _unlike(expected: Array, value: Array | None, dtype: str) -> str:
+def _mismatch(value: Array | None, shape: tuple[int, ...], dtype: str) -> str:
+    """Return how shape or dtype differ from what was expected; empty if both are right."""
     if value is None:
         return "the value is missing"
-    if value.shape != expected.shape:
-        return f"the shape is {value.shape}, expected {expected.shape}"
-    if value.dtype.name != dtype:
-        return f"the dtype is {value.dtype}, expected {dtype}"
-    return ""
+    if value.shape != shape:
+        return f"the shape is {value.shape}, expected {shape}"
+    return "" if value.dtype.name == dtype else f"the dtype is {value.dtype}, expected {dtype}"
 
 
-def _diverged(subject: Subject, check: str, name: str, reason: str) -> Row:
-    return Row(check, subject.framework, subject.mode, subject.dtype, name, None, None, None, "diverged", reason)
+def _row(subject: Subject, check: str, judgement: Judgement) -> Row:
+    return Row(check=check, **vars(subject), **vars(judgement))

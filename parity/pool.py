@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from triglot.shared import checkpoint
+from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
@@ -18,7 +18,7 @@ Results = Mapping[str, Array]
 
 
 class Pool(Protocol):
-    """The frameworks that take part; ``environments`` says of each worker process what it runs on."""
+    """The frameworks under test. ``environments`` maps each one with a process of its own to where it runs."""
 
     environments: dict[str, Any]
 
@@ -27,7 +27,7 @@ class Pool(Protocol):
         ...
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
-        """What each framework got in the check begun; one whose error is fatal leaves the pool."""
+        """Yield each framework and its results. A framework whose error is fatal leaves the pool."""
         ...
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class Pool(Protocol):
 
 
 class LocalPool:
-    """All frameworks in this process: quick for small models, but a crash takes everything along."""
+    """All frameworks in this process: quick for small models, but a crash ends the whole run."""
 
     def __init__(
         self, builders: Mapping[str, Callable[[Checkpoint], Model]], weights: Mapping[Weights, Checkpoint]
@@ -44,35 +44,32 @@ class LocalPool:
         self._builders = dict(builders)
         self._weights = weights
         self._models: dict[tuple[str, int], Model] = {}
-        self.environments: dict[str, Any] = {}  # no workers: all is in this one
+        self.environments: dict[str, Any] = {}
 
     def start(self, check: Check, replacements: Results) -> None:
         """See ``Pool.start``."""
-        self._begun = (check, replacements)
+        self._check, self._replacements = check, replacements
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
-        check, replacements = self._begun
+        weights = self._weights[self._check.weights]
         for framework in list(self._builders):
             try:
-                model = self._model(framework, check)
+                model = self._model(framework, weights)
             except Exception as error:
                 del self._builders[framework]
                 yield framework, WorkerError.of(error, fatal=True)
                 continue
             try:
-                results = run(model, self._weights[check.weights], check.batch, replacements)
+                yield framework, run(model, weights, self._check.batch, self._replacements)
             except Exception as error:
                 yield framework, WorkerError.of(error, fatal=False)
-            else:
-                yield framework, results
 
     def close(self) -> None:
         """See ``Pool.close``."""
         self._models.clear()
 
-    def _model(self, framework: str, check: Check) -> Model:
-        weights = self._weights[check.weights]
+    def _model(self, framework: str, weights: Checkpoint) -> Model:
         key = (framework, id(weights))
         if key not in self._models:
             self._models[key] = self._builders[framework](weights)
@@ -80,9 +77,9 @@ class LocalPool:
 
 
 class WorkerPool:
-    """A process per framework, all at work at once. Arrays travel in files in ``folder``.
+    """One process per framework, all at work at the same time. Arrays travel in files in ``folder``.
 
-    ``commands``: framework -> what starts its worker. ``settings``: what every worker is told beside its framework.
+    ``commands`` maps each framework to the command that starts its worker. ``settings``: device, dtype and mode.
     """
 
     def __init__(
@@ -99,17 +96,17 @@ class WorkerPool:
         self.environments: dict[str, Any] = {}
         self._weights: dict[Weights, Path] = {}
         written: dict[int, Path] = {}
-        for name, tensors in weights.items():
-            if id(tensors) not in written:
-                written[id(tensors)] = folder / f"{name}.npz"
-                checkpoint.save(tensors, written[id(tensors)])
-            self._weights[name] = written[id(tensors)]
+        for name, checkpoint in weights.items():
+            if id(checkpoint) not in written:
+                written[id(checkpoint)] = folder / f"{name}.npz"
+                checkpoints.save(checkpoint, written[id(checkpoint)])
+            self._weights[name] = written[id(checkpoint)]
         self._workers: dict[str, Worker] = {}
         try:
             for framework, command in commands.items():
                 worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
                 self._workers[framework] = worker
-                worker.send({"framework": framework, **settings})
+                worker.send("start", {"framework": framework, **settings})
         except BaseException:
             self.close()
             raise
@@ -125,14 +122,14 @@ class WorkerPool:
         npz.write(paths["replacements"], replacements)
         for framework, worker in self._workers.items():
             request = {**paths, "results": self._results(framework)}
-            worker.send({key: str(path) for key, path in request.items()})
+            worker.send("check", {name: str(path) for name, path in request.items()})
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
         for framework, worker in list(self._workers.items()):
             try:
                 if framework not in self.environments:
-                    self.environments[framework] = _environment(worker)
+                    self.environments[framework] = _receive_environment(worker)
                 worker.receive()
             except WorkerError as error:
                 if error.fatal:
@@ -156,17 +153,20 @@ class WorkerPool:
         return self._folder / f"{framework}.npz"
 
 
-def _environment(worker: Worker) -> Any:
-    """What a worker runs on; it is the first thing that it says."""
+def _receive_environment(worker: Worker) -> Any:
+    """Return the environment of a worker, its first answer. Its version of Triglot has to be ours."""
     answer = worker.receive()
     try:
-        found = answer["environment"]
-        theirs = found["packages"]["triglot"]
+        its_version = answer["environment"]["packages"]["triglot"]
     except (KeyError, TypeError):
         worker.close()
-        raise WorkerError("is no worker of Triglot: it does not say what it runs on", fatal=True) from None
-    ours = environment()["packages"]["triglot"]
-    if theirs != ours:
+        raise WorkerError(
+            "not a Triglot worker: its first answer does not describe its environment", fatal=True
+        ) from None
+    version = environment()["packages"]["triglot"]
+    if its_version != version:
         worker.close()
-        raise WorkerError(f"its interpreter has Triglot {theirs}, this is {ours}; install the same there", fatal=True)
-    return found
+        raise WorkerError(
+            f"its interpreter has Triglot {its_version}, this one {version}; install the same version", fatal=True
+        )
+    return answer["environment"]

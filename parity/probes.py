@@ -1,14 +1,14 @@
-"""Fresh values for every step of a model, made for the bugs that real activations hide.
+"""Fresh values for every step of a model, made to expose the bugs that real activations hide.
 
-In a deep model tokens grow alike, pre-activations stay small and variances large: a wrong epsilon or an approximate
-GELU hardly shows at the output. So each step is also run alone, on values put in place of its inputs:
+In a deep model tokens grow alike, pre-activations stay small and variances stay large, so a wrong epsilon or an
+approximate GELU hardly shows at the output. Each step therefore also runs alone, on values that replace its inputs:
 
-``normal``        unit variance everywhere, and attention that is neither flat nor sharp;
-``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result;
-``large``         pre-activations and scores up to a hundred, where a power overflows and a softmax saturates;
-``offset``        vectors with a mean a thousand times their deviation, where a variance may cancel;
-``masking``       scores around the masking value, where it shows which value it is and whether it is added or put in
-                  place, on a batch that has a row without any token to attend to.
+``normal``        unit variance everywhere, and attention that is neither flat nor sharp
+``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result
+``large``         pre-activations and scores of up to a hundred, where a power overflows and a softmax saturates
+``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
+``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
+                  or replaces them, on a batch with a row that has no token to attend to
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,27 +27,30 @@ Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
 
 _LARGE = 30.0
-# The scores around a masking value, normal numbers times it, must not overflow, nor what is added to the least number.
+# Scores are normal numbers times the masking value, and the masking value may be added to them. Neither may overflow.
 _LOWEST_MASKING = {"float32": -1e30, "float64": -1e30, "bfloat16": -1e30, "float16": -1e4}
 _SMALLEST_EXPONENT = -6
-# A thousand deviations; 16 bits would round all of a vector to a few numbers there, and what its norm is then is
-# decided by how the mean is rounded.
+# A thousand deviations. In 16 bits that would round a whole vector to a few numbers, and the rounding of the mean would
+# decide its norm, so the mean is smaller there.
 _OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0, "float16": 128.0}
 
 
 def replacements(
     kind: Kind, config: ModelConfig, truth: Mapping[str, Array], seed: int, dtype: str
 ) -> dict[str, Float32s]:
-    """A float32 array for each named value, of the shape that it has in ``truth``, for models that run in ``dtype``."""
+    """Return a float32 array for each named value, in its shape in ``truth``, for a model that runs in ``dtype``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
     return {
-        name: _fresh(kind, config, activation, truth[name].shape, generator, dtype)
+        name: _draw(kind, config, activation, truth[name].shape, generator, dtype)
         for name, activation in activations(config).items()
     }
 
 
 def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator, dtype: str) -> Batch:
-    """A batch to go with the values: embedded inputs are of that kind too; for masking, the last row has no token."""
+    """Return a batch for values of this kind.
+
+    Embedded inputs are of the same kind. For "masking", the last row has no real token.
+    """
     drawn = random_batch(config, lengths, generator)
     if not config.source_vocabulary:
         vectors = ("source", "query", "value") if config.kind == "attention" else ("source",)
@@ -61,7 +64,7 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
     return drawn
 
 
-def _fresh(
+def _draw(
     kind: Kind,
     config: ModelConfig,
     activation: Activation,
@@ -71,38 +74,38 @@ def _fresh(
 ) -> Float32s:
     if activation.axes[-1] == "hidden":
         return _vectors(kind, shape, generator, dtype)
-    fresh = generator.standard_normal(shape, np.float32)
+    drawn = generator.standard_normal(shape, np.float32)
     if activation.name.endswith(".weights"):
-        weights = np.exp(fresh)
+        weights = np.exp(drawn)
         return weights / weights.sum(axis=-1, keepdims=True)
     if kind == "large" and activation.name.endswith((".scores", ".inner", ".transform")):
-        return fresh * np.float32(_LARGE)
+        return drawn * np.float32(_LARGE)
     if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
-        return _around(max(config.masking_value, _LOWEST_MASKING[dtype]), fresh)
-    return fresh
+        return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
+    return drawn
 
 
-def _around(value: float, fresh: Float32s) -> Float32s:
-    """Scores (B, H, T, S) that a masked score competes with.
+def _scores_around(value: float, drawn: Float32s) -> Float32s:
+    """Return scores (B, H, T, S) that compete with a masked score.
 
-    Every other query has scores of the size of ``value``, which tells adding from replacing. The others have the first
-    half of the sources at ``value``, give or take one, and the rest at zero: masked padding, at the end, comes to lie
-    beside what is allowed, so that every digit of the value counts.
+    The queries alternate. Half of them have scores as large as ``value``, which distinguishes adding from replacing. In
+    the other half, the scores of the first half of the sources lie within about 1 of ``value``, and the rest around
+    zero. Masked padding, at the end, then gets scores like those of allowed tokens, so every digit of ``value`` counts.
     """
-    around = fresh * np.float32(abs(value))
-    beside = fresh.copy()
-    beside[..., : (fresh.shape[3] + 1) // 2] += np.float32(value)
-    around[:, :, 1::2] = beside[:, :, 1::2]
-    return around
+    scores = drawn * np.float32(abs(value))
+    near = drawn.copy()
+    near[..., : (drawn.shape[3] + 1) // 2] += np.float32(value)
+    scores[:, :, 1::2] = near[:, :, 1::2]
+    return scores
 
 
 def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Float32s:
-    fresh = generator.standard_normal(shape, np.float32)
+    drawn = generator.standard_normal(shape, np.float32)
     if kind == "offset":
-        return fresh + np.float32(_OFFSETS[dtype])
+        return drawn + np.float32(_OFFSETS[dtype])
     if kind == "low_variance":
-        # Neighbouring tokens differ in scale, so that every batch has every scale.
-        rows = np.arange(fresh[..., 0].size).reshape(fresh.shape[:-1])
+        # The scale changes from token to token, so that every batch has every scale.
+        rows = np.arange(drawn[..., 0].size).reshape(drawn.shape[:-1])
         exponents = rows % (1 - _SMALLEST_EXPONENT)
-        return fresh * (10.0**-exponents)[..., None].astype(np.float32)
-    return fresh
+        return drawn * (10.0**-exponents)[..., None].astype(np.float32)
+    return drawn

@@ -1,9 +1,9 @@
-"""The outcome of a parity run: one row for each value of each check, a verdict, and the first divergence."""
+"""The outcome of a parity run: a row for each value of each check, a verdict, and the first divergence."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 SCHEMA = "triglot.parity/1"
 
@@ -13,28 +13,24 @@ Verdict = Literal["pass", "diverged", "incomplete", "error"]
 EXIT_CODES: Mapping[Verdict, int] = {"pass": 0, "diverged": 1, "incomplete": 2, "error": 2}
 
 
-@dataclass(frozen=True)
-class Row:
-    """One named value of one check in one framework.
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One value, judged against the truth.
 
-    ``error`` is the largest distance from the truth, ``noise`` that of a correct implementation, ``budget`` the
-    largest accepted. A number that is not finite is None, and ``reason`` says why.
+    ``error`` is its largest distance from the truth, ``noise`` the largest distance of the reference in float32, and
+    ``budget`` the largest accepted error. A number that is not finite, or not known, is None, and ``reason`` says why.
     """
 
-    check: str
-    framework: str
-    mode: str
-    dtype: str
     name: str
-    error: float | None
-    noise: float | None
-    budget: float | None
+    error: float | None = None
+    noise: float | None = None
+    budget: float | None = None
     verdict: RowVerdict
     reason: str = ""
 
     @property
-    def strain(self) -> float:
-        """How much of the budget is used up: over 1 is a divergence. Infinite when there is no number."""
+    def budget_used(self) -> float:
+        """The share of the budget that the error uses up: over 1 is a divergence. Infinite if there is no number."""
         if self.error is None or self.budget is None:
             return math.inf
         if self.error == 0:
@@ -43,15 +39,35 @@ class Row:
 
     @property
     def times_noise(self) -> float | None:
-        """The error in multiples of the noise; None when the noise is zero or there is no number."""
+        """The error in multiples of the noise; None if the noise is zero or there is no number."""
         if self.error is None or not self.noise:
             return None
         return self.error / self.noise
 
 
+@dataclass(frozen=True, kw_only=True)
+class Row(Judgement):
+    """The judgement of one named value in one check of one framework."""
+
+    check: str
+    framework: str
+    mode: str
+    dtype: str
+
+
+ROW_FIELDS = ("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
+
+AnyJudgement = TypeVar("AnyJudgement", bound=Judgement)
+
+
+def worst(judgements: Iterable[AnyJudgement]) -> AnyJudgement:
+    """Return the judgement that uses up most of its budget. One that did not pass comes before any that did."""
+    return max(judgements, key=lambda judgement: (judgement.verdict != "pass", judgement.budget_used))
+
+
 @dataclass(frozen=True)
 class Divergence:
-    """The first value that broke its budget. "local": made by the step itself; "inherited": built up before it."""
+    """The first value that exceeded its budget, by itself ("local") or because of earlier steps ("inherited")."""
 
     name: str
     kind: Literal["local", "inherited"]
@@ -59,7 +75,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a parity run found. ``first_divergence`` holds the frameworks that diverged."""
+    """Everything that a parity run found. ``first_divergence`` maps each framework that diverged to the place."""
 
     model: str
     inputs: str
@@ -72,22 +88,22 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """A divergence beats a failure; nothing judged is a failure."""
+        """The verdict on the whole run. A divergence outranks a failure, and a run without results is an error."""
         verdicts = {row.verdict for row in self.rows}
         if "diverged" in verdicts:
             return "diverged"
-        judged = {row.framework for row in self.rows if row.verdict == "pass"}
-        if not judged:
+        passed = {row.framework for row in self.rows if row.verdict == "pass"}
+        if not passed:
             return "error"
-        return "pass" if verdicts == {"pass"} and judged == set(self.frameworks) else "incomplete"
+        return "pass" if verdicts == {"pass"} and passed == set(self.frameworks) else "incomplete"
 
     @property
     def exit_code(self) -> int:
-        """0 all is well, 1 a divergence, 2 it could not run to its end."""
+        """The exit code of the command: 0 all is well, 1 a divergence, 2 the run could not be completed."""
         return EXIT_CODES[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain JSON types, ``triglot.parity/1``."""
+        """Return the report as plain JSON types, schema ``triglot.parity/1``."""
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -96,11 +112,6 @@ class Report:
             "weights_digest": self.weights_digest,
             "environment": self.environment,
             "verdict": self.verdict,
-            "checks": [asdict(row) for row in self.rows],
-            "first_divergence": {name: asdict(found) for name, found in self.first_divergence.items()},
+            "checks": [{name: getattr(row, name) for name in ROW_FIELDS} for row in self.rows],
+            "first_divergence": {name: asdict(divergence) for name, divergence in self.first_divergence.items()},
         }
-
-
-def worst(rows: Iterable[Row]) -> Row:
-    """The row that is closest to its budget, or furthest beyond it; one without a number comes first."""
-    return max(rows, key=lambda row: (row.verdict != "pass", row.strain))

@@ -1,40 +1,107 @@
-"""The run: for each check ask the reference what is right, ask every framework what it gets, and judge.
+"""The parity run: for each check, compute the truth, ask every framework for its values, and judge them.
 
-One check at a time is in memory, and its files on disk, whatever the number of checks.
+Only one check at a time is in memory, and on disk, however many checks there are.
 """
 
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
+from triglot import impls
 from triglot.shared.checkpoint import Checkpoint, check_finite
-from triglot.shared.dtypes import FLOATS
-from triglot.shared.environment import environment
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.dtypes import ARITHMETIC, FLOATS
+from triglot.shared.environment import cores, environment
+from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs.random import random_batches
+from triglot.shared.inputs.validation import Batch, check_batch
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.named_values import activations
-from triglot.shared.model.protocol import Reference
 from triglot.shared.worker import WorkerError
 
-from .checks import Weights, expect, plan, replacements
-from .judge import Subject, failure, judge, merge
-from .localisation import first_divergence
-from .pool import Pool
+from .checks import Weights, plan
+from .judge import Subject, failure, first_divergence, judge_check, merge
+from .pool import LocalPool, Pool, WorkerPool
 from .report import Report, Row
+from .truth import Reference
 
-Progress = Callable[[int, int, str], None]
+BATCHES, BATCH_SIZE = 4, 8  # of the random tokens that a run takes if no batches are given
+
+Progress = Callable[[int, int, str], None]  # checks that are done, checks in total, name of the next check
+
+
+def check(
+    checkpoint: Checkpoint,
+    frameworks: Sequence[str] | None,
+    *,
+    batches: Sequence[Batch] | None,
+    isolate: bool,
+    pythons: Mapping[str, str | Path],
+    device: str,
+    dtype: str,
+    mode: str,
+    seed: int,
+    threads: int | None,
+    time_limit: float,
+    model: str,
+    inputs: str | None,
+    progress: Progress | None,
+) -> Report:
+    """Judge every framework in every check. The arguments are those of ``triglot.check``."""
+    impls.check_choice("dtype", dtype, ARITHMETIC)
+    impls.check_choice("device", device, impls.DEVICES)
+    impls.check_choice("mode", mode, impls.MODES)
+    interpreters = {framework: _interpreter(framework, path) for framework, path in pythons.items()}
+    selected = _select(frameworks, interpreters, isolate=isolate)
+    if batches is None:
+        batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
+        inputs = f"{BATCHES} batches of {BATCH_SIZE} rows of random tokens"
+    batches = [check_batch(checkpoint.config, batch) for batch in batches]
+    weights = weights_for(checkpoint, dtype, seed)
+    settings = {"device": device, "dtype": dtype, "mode": mode}
+    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+        if isolate:
+            worker = ("-P", "-m", "triglot.parity.worker")
+            pool = WorkerPool(
+                {name: [interpreters.get(name, sys.executable), *worker] for name in selected},
+                weights,
+                Path(folder),
+                settings=settings,
+                threads=threads or cores(),
+                time_limit=time_limit,
+            )
+        else:
+            pool = LocalPool({name: partial(impls.build, name, **settings) for name in selected}, weights)
+        try:
+            return compare(
+                weights,
+                batches,
+                [Subject(framework, mode, dtype) for framework in selected],
+                pool,
+                seed=seed,
+                digest=checkpoint.digest,
+                model=model,
+                inputs=inputs or f"{len(batches)} batches",
+                progress=progress,
+            )
+        finally:
+            pool.close()
 
 
 def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, Checkpoint]:
-    """The weights that the checks run on: those given, and the same with every constant tensor perturbed.
+    """Return the weights that the checks run on: those given, and the same with every constant tensor perturbed.
 
-    Both are rounded to ``dtype`` first, so that the truth is the truth of what the frameworks are given. They are
-    one object when there is nothing to perturb.
+    Both are rounded to ``dtype``, so that the truth is computed from the numbers that the frameworks get. They are the
+    same object if there is nothing to perturb.
 
     Raises:
         CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     check_finite(checkpoint, dtype)
     given = checkpoint
-    # What float64 runs on may be stored in fewer bits: it holds them all.
+    # Float64 holds every number of the narrower dtypes exactly.
     if dtype != "float64" and any(tensor.dtype != FLOATS[dtype] for tensor in checkpoint.tensors.values()):
         rounded = {name: tensor.astype(FLOATS[dtype]) for name, tensor in checkpoint.tensors.items()}
         given = Checkpoint(checkpoint.config, rounded)
@@ -49,7 +116,6 @@ def compare(
     batches: Sequence[Batch],
     subjects: Sequence[Subject],
     pool: Pool,
-    reference: Callable[[Checkpoint], Reference],
     *,
     seed: int,
     digest: str,
@@ -57,39 +123,35 @@ def compare(
     inputs: str,
     progress: Progress | None = None,
 ) -> Report:
-    """Judge every subject in every check. ``model`` and ``inputs`` say in words what was compared.
+    """Judge every subject in every check, on ``weights`` that are rounded to the dtype that all subjects share.
 
-    The subjects differ in their framework alone; ``weights`` are rounded to their dtype.
-
-    ``digest`` is that of the checkpoint as it was given, before it was rounded.
-
-    ``progress`` is called with the number of checks done, their total, and the name of the next.
+    ``digest`` is the digest of the checkpoint before it was rounded. ``model`` and ``inputs`` describe in words what
+    was compared.
     """
-    given = weights["given"]
-    config = given.config
-    references = {id(tensors): reference(tensors) for tensors in weights.values()}
+    config = weights["given"].config
+    (dtype,) = {subject.dtype for subject in subjects}
+    references = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
     by_framework = {subject.framework: subject for subject in subjects}
     rows: list[Row] = []
-    (dtype,) = {subject.dtype for subject in subjects}
     checks = plan(config, batches, seed, dtype)
     for done, check in enumerate(checks):
         if progress:
             progress(done, len(checks), check.name)
-        oracle = references[id(weights[check.weights])]
-        replaced = replacements(check, oracle, config, seed, dtype)
+        reference = references[id(weights[check.weights])]
+        replaced = reference.replacements(check, seed)
         pool.start(check, replaced)
-        expectation = expect(check, replaced, oracle, config, dtype)  # while the workers work
+        truth = reference.truth_of_check(check, replaced)  # while the workers work
         for framework, results in pool.finish():
             subject = by_framework[framework]
             if isinstance(results, WorkerError):
                 rows.append(failure(subject, check, results))
             else:
-                rows += judge(subject, check, expectation, results, config)
+                rows += judge_check(subject, check, truth, results, config)
     if progress:
         progress(len(checks), len(checks), "")
     rows = merge(rows)
     order = list(activations(config))
-    found = {
+    divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)
         for framework in by_framework
     }
@@ -101,5 +163,34 @@ def compare(
         environment={**environment(), "workers": dict(pool.environments)},
         frameworks=tuple(by_framework),
         rows=tuple(rows),
-        first_divergence={framework: place for framework, place in found.items() if place},
+        first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
+
+
+def _select(frameworks: Sequence[str] | None, interpreters: Mapping[str, str], *, isolate: bool) -> tuple[str, ...]:
+    """Return the frameworks to judge, each once: those asked for, or every one that is available."""
+    if isinstance(frameworks, str):
+        raise FrameworkError(f"frameworks is {frameworks!r}; expected a list of names")
+    if frameworks is not None and not frameworks:
+        raise FrameworkError("frameworks is empty; name one, or pass None for every installed one")
+    available = [name for name in impls.FRAMEWORKS if name in (*impls.installed(), *interpreters)]
+    selected = tuple(dict.fromkeys(available if frameworks is None else frameworks))
+    if not selected:
+        raise FrameworkError("no framework is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
+    for framework in selected:
+        impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
+        if framework not in available:
+            raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
+    if unused := sorted(set(interpreters) - set(selected)):
+        raise FrameworkError(f"an interpreter was given for {', '.join(unused)}, which is not compared; leave it out")
+    if interpreters and not isolate:
+        raise FrameworkError("an interpreter needs a process of its own, but isolate is False; isolate the frameworks")
+    return selected
+
+
+def _interpreter(framework: str, path: str | Path) -> str:
+    impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
+    interpreter = shutil.which(path)
+    if interpreter is None:
+        raise FrameworkError(f"there is no interpreter {path}; give the path of a Python that has Triglot installed")
+    return interpreter

@@ -1,7 +1,11 @@
-"""One process per framework: one that crashes, hangs or cannot even be imported is a result, and the others go on.
+"""Worker processes: a framework that crashes, hangs or cannot be imported is a result, and the others continue.
 
-The worker is ``python -m triglot.parity.worker``. It takes one JSON object a line on its standard input and answers
-each with one line on its standard output; arrays travel in files. When its input ends, it ends.
+The harness and the benchmark start workers (``Worker``), and a worker answers requests (``serve``). The wire format is
+one JSON object per line, requests on standard input and answers on standard output:
+
+    {"kind": "check", "checkpoint": "...", ...}   ->   {...}, or {"error": "why", "fatal": true}
+
+Arrays travel in files. When its input ends, a worker ends, whatever it is busy with.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,9 +26,11 @@ from typing import Any, cast
 from .environment import thread_settings
 from .errors import FrameworkError, TriglotError
 
+Message = dict[str, Any]
+
 
 class WorkerError(Exception):
-    """A framework gave no result; the message is the reason. ``fatal``: it will not give any other either."""
+    """A worker gave no result; the message says why. ``fatal``: it will not give any other result either."""
 
     def __init__(self, reason: str, *, fatal: bool) -> None:
         super().__init__(reason)
@@ -32,13 +38,44 @@ class WorkerError(Exception):
 
     @classmethod
     def of(cls, error: Exception, *, fatal: bool) -> WorkerError:
-        """What the framework raised, in one line."""
+        """Return what a framework raised as a reason in one line."""
         reason = " ".join(str(error).split())
         return cls(reason if isinstance(error, TriglotError) else f"{type(error).__name__}: {reason}", fatal=fatal)
 
 
+def serve(handlers: Mapping[str, Callable[[Message], Message]]) -> None:
+    """Answer requests until the input ends, each with the handler of its kind. Run inside a worker process.
+
+    A handler may raise ``WorkerError``. Any other exception is answered as a fatal one.
+    """
+    # Frameworks print to standard output. The answers keep it for themselves, and everything else goes to the log.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests: queue.Queue[Message] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    while True:
+        request = requests.get()
+        try:
+            answer = handlers[request["kind"]](request)
+        except WorkerError as error:
+            answer = {"error": str(error), "fatal": error.fatal}
+        except Exception as error:
+            answer = {"error": str(WorkerError.of(error, fatal=True)), "fatal": True}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _read_requests(requests: queue.Queue[Message]) -> None:
+    """Read in a thread, so that the worker ends as soon as its parent is gone."""
+    # Unbuffered: a buffer has a lock, and Python crashes at exit if a waiting thread holds it.
+    with open(0, "rb", buffering=0, closefd=False) as lines:
+        for line in lines:
+            requests.put(json.loads(line))
+    os._exit(0)
+
+
 class Worker:
-    """A worker process, and the requests to it. Leaves no process behind when closed."""
+    """A worker process and the requests to it. When it is closed, no process is left behind."""
 
     def __init__(
         self,
@@ -51,7 +88,7 @@ class Worker:
         self._time_limit = time_limit
         self._log = log
         environment = {**os.environ, **thread_settings(threads), **variables}
-        environment["TMPDIR"] = str(log.parent)  # what a framework leaves there goes with it
+        environment["TMPDIR"] = str(log.parent)  # what a framework leaves there is removed with the folder
         with log.open("wb") as errors:
             try:
                 self._process = subprocess.Popen(
@@ -60,7 +97,7 @@ class Worker:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env=environment,
-                    start_new_session=True,  # its children too can be killed, and Ctrl-C reaches the harness alone
+                    start_new_session=True,  # so that its children can be killed too, and Ctrl-C reaches only us
                 )
             except OSError as error:
                 raise FrameworkError(
@@ -70,41 +107,39 @@ class Worker:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """Ask for something; ``receive`` waits for the answer until the time limit has passed from now on."""
+    def send(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Send a request. ``receive`` waits for the answer until the time limit has passed from now on."""
         self._deadline = time.monotonic() + self._time_limit
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # the worker is gone; receive says why
+            self._process.stdin.write(json.dumps({"kind": kind, **content}).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is gone; receive says how
 
-    def receive(self) -> dict[str, Any]:
-        """Wait until the worker has done what was asked; what it says about it.
+    def receive(self) -> Message:
+        """Wait for the answer to the last request and return it.
 
         Raises:
-            WorkerError: it failed, died, or took longer than the time limit; if that is fatal, it is closed.
+            WorkerError: the worker failed, died, or exceeded the time limit. If that is fatal, it is closed.
         """
         try:
             line = self._answers.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except queue.Empty:
             self.close()
             raise WorkerError(
-                f"no answer within {self._time_limit:g} s; raise the time limit, or see why it hangs", fatal=True
+                f"no answer within {self._time_limit:g} s; raise the time limit, or find out why it hangs", fatal=True
             ) from None
         if not line:
             self.close()
-            raise WorkerError(f"{self._cause_of_death()}{self._last_words()}", fatal=True)
+            raise WorkerError(f"{self._cause_of_death()}{self._last_line_of_log()}", fatal=True)
         try:
             parsed: Any = json.loads(line)
             if not isinstance(parsed, dict):
-                raise ValueError("it is no object")
-            answer = cast("dict[str, Any]", parsed)
+                raise ValueError("not a JSON object")
         except ValueError:
             self.close()
             printed = line.decode(errors="replace").strip()
-            raise WorkerError(f"printed {printed!r} in place of an answer", fatal=True) from None
+            raise WorkerError(f"printed {printed!r} instead of an answer", fatal=True) from None
+        answer = cast("Message", parsed)
         if "error" in answer:
             error = WorkerError(str(answer["error"]), fatal=bool(answer["fatal"]))
             if error.fatal:
@@ -135,14 +170,13 @@ class Worker:
         code = self._process.returncode
         if code < 0:
             name = signal.Signals(-code).name
-            return f"died by signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
+            return f"died by signal {name}" + (", which often means out of memory" if name == "SIGKILL" else "")
         return f"ended with exit code {code}"
 
-    def _last_words(self) -> str:
+    def _last_line_of_log(self) -> str:
         if self._process.returncode == -signal.SIGKILL:
-            return ""  # who is killed so cannot say why; the last line was about something else
-        lines = self._log.read_text(errors="replace").split("\n")
-        words = [line.strip() for line in lines if line.strip()]
-        if words and "No module named 'triglot'" in words[-1]:
+            return ""  # a killed process cannot say why, so its last line is about something else
+        lines = [line.strip() for line in self._log.read_text(errors="replace").split("\n") if line.strip()]
+        if lines and "No module named 'triglot'" in lines[-1]:
             return ": its interpreter has no Triglot; install it there"
-        return f": {words[-1]}" if words else ""
+        return f": {lines[-1]}" if lines else ""

@@ -1,10 +1,6 @@
 """The public functions: thin, each puts together what ``shared`` and ``impls`` offer."""
 
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +8,16 @@ from triglot import arguments, impls, models
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, Verify
-from triglot.shared.dtypes import ARITHMETIC
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.random import random_batches
-from triglot.shared.inputs.validation import Batch, batch, check_batch
+from triglot.shared.inputs.validation import Batch, batch
 from triglot.shared.model import recipes as named
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
 from triglot.shared.model.overrides import configured
-from triglot.shared.model.protocol import Model, Reference
+from triglot.shared.model.protocol import Model
 from triglot.shared.porting import port as porting
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
-
-BATCHES, BATCH_SIZE = 4, 8
 
 
 def frameworks() -> tuple[str, ...]:
@@ -146,92 +138,27 @@ def check(
         CheckpointError: a weight is NaN or infinite.
         InputError: there is no batch, or one does not fit the model.
     """
-    # Imported here: who only loads weights should not wait for the harness.
-    from triglot.parity import run as harness  # noqa: PLC0415
-    from triglot.parity.judge import Subject  # noqa: PLC0415
-    from triglot.parity.pool import LocalPool, WorkerPool  # noqa: PLC0415
-    from triglot.shared.environment import cores  # noqa: PLC0415
+    from triglot.parity import run  # noqa: PLC0415 (it loads SciPy, and loading weights should not wait for that)
 
-    for framework in pythons or {}:
-        impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
     arguments.checkpoint(checkpoint)
     arguments.whole_number("seed", seed, 0)
     if threads is not None:
         arguments.whole_number("threads", threads, 1)
-    time_limit = arguments.seconds("time_limit", time_limit)
     if batches is not None:
         arguments.batches(batches)
-    if isinstance(frameworks, str):
-        raise FrameworkError(f"frameworks is {frameworks!r}; expected a list of names")
-    if frameworks is not None and not frameworks:
-        raise FrameworkError("frameworks is empty; name one, or give None for every one that is installed")
-    pythons = {framework: _interpreter(path) for framework, path in (pythons or {}).items()}
-    available = [name for name in impls.FRAMEWORKS if name in (*impls.installed(), *pythons)]
-    asked = tuple(dict.fromkeys(available if frameworks is None else frameworks))
-    _check_frameworks(asked, available)
-    if unused := sorted(set(pythons) - set(asked)):
-        raise FrameworkError(f"an interpreter was given for {', '.join(unused)}, which takes no part; leave it out")
-    if pythons and not isolate:
-        raise FrameworkError(
-            "an interpreter was given, but without isolate all frameworks run in this one; isolate them"
-        )
-    impls.check_choice("dtype", dtype, ARITHMETIC)
-    impls.check_choice("device", device, impls.DEVICES)
-    impls.check_choice("mode", mode, impls.MODES)
-    if batches is None:
-        batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
-        inputs = f"{BATCHES} batches of {BATCH_SIZE} rows of random tokens"
-    batches = [check_batch(checkpoint.config, given) for given in batches]
-    weights = harness.weights_for(checkpoint, dtype, seed)
-    subjects = [Subject(framework, mode, dtype) for framework in asked]
-    settings = {"device": device, "dtype": dtype, "mode": mode}
-    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-        if isolate:
-            pool = WorkerPool(
-                {name: [pythons.get(name, sys.executable), "-P", "-m", "triglot.parity.worker"] for name in asked},
-                weights,
-                Path(folder),
-                settings=settings,
-                threads=threads or cores(),
-                time_limit=time_limit,
-            )
-        else:
-            builders = {name: partial(impls.build, name, **settings) for name in asked}
-            pool = LocalPool(builders, weights)
-        try:
-            return harness.compare(
-                weights,
-                batches,
-                subjects,
-                pool,
-                reference=_reference,
-                seed=seed,
-                digest=checkpoint.digest,
-                model=model,
-                inputs=inputs or f"{len(batches)} batches",
-                progress=progress,
-            )
-        finally:
-            pool.close()
-
-
-def _reference(checkpoint: Checkpoint) -> Reference:
-    from triglot.parity import truth as reference  # noqa: PLC0415 (it loads SciPy, which takes longer than the rest)
-
-    return reference.Reference(checkpoint)
-
-
-def _interpreter(path: str | Path) -> str:
-    found = shutil.which(path)
-    if found is None:
-        raise FrameworkError(f"there is no interpreter {path}; give the path of a Python that has Triglot installed")
-    return found
-
-
-def _check_frameworks(asked: Sequence[str], available: Sequence[str]) -> None:
-    if not asked:
-        raise FrameworkError("no framework is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
-    for framework in asked:
-        impls.check_choice("framework", framework, tuple(impls.FRAMEWORKS))
-        if framework not in available:
-            raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
+    return run.check(
+        checkpoint,
+        frameworks,
+        batches=batches,
+        isolate=isolate,
+        pythons=pythons or {},
+        device=device,
+        dtype=dtype,
+        mode=mode,
+        seed=seed,
+        threads=threads,
+        time_limit=arguments.seconds("time_limit", time_limit),
+        model=model,
+        inputs=inputs,
+        progress=progress,
+    )

@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from triglot.parity import probes
-from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, WORKER
+from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, UNUSUAL_INPUTS, WORKER
 from triglot.parity.report import Report, Row, worst
-from triglot.parity.run import Progress as Callback
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
@@ -39,13 +38,13 @@ _LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("every value, end to end", (END_TO_END,), None),
     ("every step alone", (LOCAL,), None),
     ("every step on probes", probes.KINDS, None),
-    ("unusual inputs", ("length_one", "maximum_length", "repeated_tokens"), None),
+    ("unusual inputs", UNUSUAL_INPUTS, None),
     ("worker", (WORKER,), None),
 )
 
 
 @contextmanager
-def progress(title: str, *, quiet: bool) -> Iterator[Callback | None]:
+def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], None] | None]:
     """A progress bar on a terminal; nothing in a pipe."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -257,11 +256,11 @@ def _add_parity_line(table: Table, framework: str, title: str, rows: list[Row]) 
         framework,
         title,
         str(len(rows)),
-        row.name if row.strain else "-",
+        row.name if row.budget_used else "-",
         _number(row.error),
         _number(row.noise),
         "-" if row.times_noise is None else f"{row.times_noise:,.2f}",
-        f"{row.strain:,.0%}" if row.strain < math.inf else "-",
+        f"{row.budget_used:,.0%}" if row.budget_used < math.inf else "-",
         Text(row.verdict, _STYLES[row.verdict]),
     )
 

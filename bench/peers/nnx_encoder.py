@@ -10,8 +10,9 @@ from flax import nnx
 from jax import Array as JaxArray
 from jax import numpy as jnp
 
+from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
-from triglot.bench.run.training_step import PLAN, after_a_step, derived
+from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs.validation import Batch
@@ -128,9 +129,9 @@ class Prepared:
             return {name: np.asarray(value, np.float32) for name, value in results[0].items()}
         if self.workload == "forward+backward":
             loss, gradients = results[0]
-            return derived(float(loss), _canonical(self.config, gradients))
+            return name_gradients(float(loss), _canonical(self.config, gradients))
         first = _canonical(self.config, optax.tree.get(self.state, "mu"))
-        return after_a_step(results[0], first, _canonical(self.config, self.parameters))
+        return name_first_step(results[0], first, _canonical(self.config, self.parameters))
 
     def _compute(self, given: Any) -> Any:
         if self.workload == "forward":

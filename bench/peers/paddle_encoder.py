@@ -7,8 +7,9 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
+from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
-from triglot.bench.run.training_step import PLAN, after_a_step, derived
+from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs.validation import Batch
@@ -110,10 +111,10 @@ class Prepared:
             return {name: value.numpy() for name, value in results[0].items()}
         if self.workload == "forward+backward":
             loss, gradients = results[0]
-            return derived(float(loss), self._canonical(gradients))
+            return name_gradients(float(loss), self._canonical(gradients))
         state, parameters = self.optimizer.state_dict(), self.model.state_dict()
         first = {name: state.get(f"{tensor.name}_moment1_0") for name, tensor in parameters.items()}
-        return after_a_step(results[0], self._canonical(first), self._canonical(parameters))
+        return name_first_step(results[0], self._canonical(first), self._canonical(parameters))
 
     def _forward(self, number: int) -> dict[str, Tensor]:
         return self.model(*self.inputs[number])

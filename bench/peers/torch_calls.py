@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
-from triglot.bench.run.training_step import PLAN, after_a_step, derived
 from triglot.impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
+from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.inputs.validation import Batch
 from triglot.shared.training.plan import BETAS, EPSILON
@@ -64,11 +65,11 @@ class Calls:
             return {name: _array(value.float()) for name, value in results[0].items()}
         if self.workload == "forward+backward":
             loss, gradients = results[0]
-            return derived(float(loss), self.canonical(self._arrays(gradients)))
+            return name_gradients(float(loss), self.canonical(self._arrays(gradients)))
         state = self.optimizer.state
         first = {name: state[tensor].get("exp_avg") for name, tensor in self.parameters.items()}
         found = self.canonical(self._arrays(first)), self.canonical(self._arrays(self.parameters))
-        return after_a_step(results[0], *found)
+        return name_first_step(results[0], *found)
 
     def _forward(self, number: int) -> dict[str, Tensor]:
         return self.run(self.inputs[number])

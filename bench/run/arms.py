@@ -15,6 +15,10 @@ from triglot.shared.checkpoint.training_state import DTYPES
 from triglot.shared.dtypes import ARITHMETIC
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.config import ModelConfig
+from triglot.shared.training.plan import Plan
+
+# The training step that is timed. At this rate hundreds of steps on the same batch stay stable.
+PLAN = Plan(rate=1e-4, dropout=False)
 
 TRAINS = ("forward+backward", "training")  # the workloads with gradients
 

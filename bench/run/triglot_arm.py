@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 
 from triglot import impls
-from triglot.parity.generation import GENERATED, IDS, ended
-from triglot.parity.outputs import named
+from triglot.parity.generation import is_after_end
+from triglot.parity.output_names import GENERATED, IDS, name_first_step, name_gradients, name_outputs
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs.validation import Batch
 
-from .arms import ARMS
+from .arms import ARMS, PLAN
 from .cases import Case
-from .training_step import PLAN, after_a_step, derived
 
 
 class Ours:
@@ -43,12 +42,12 @@ class Ours:
             end_id = self.model.config.special_ids[1]
             return {IDS: ids[0], GENERATED: np.array(sum(said(target, end_id) for target in ids))}
         if self.workload == "training":
-            return after_a_step(results[0].loss, self.model.moments().first, self.model.weights())
+            return name_first_step(results[0].loss, self.model.moments().first, self.model.weights())
         if self.workload == "forward+backward":
             loss, gradients = results[0]
-            return derived(float(loss), self.model.to_canonical(gradients))
+            return name_gradients(float(loss), self.model.to_canonical(gradients))
         output, heads = results[0]
-        return {name: self.model.to_numpy(value) for name, value in named(output, heads).items()}
+        return {name: self.model.to_numpy(value) for name, value in name_outputs(output, heads).items()}
 
 
 prepare = Ours
@@ -56,4 +55,4 @@ prepare = Ours
 
 def said(ids: Array, end_id: int) -> int:
     """How many tokens of targets (B, T) the model said: all but the first, up to the end of each."""
-    return int((~ended(ids, end_id))[:, 1:].sum())
+    return int((~is_after_end(ids, end_id))[:, 1:].sum())

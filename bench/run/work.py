@@ -4,23 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triglot.bench.machine import memory
-from triglot.parity.generation import GenerationExpectation
-from triglot.parity.outputs import Expectation
+from triglot.parity.generation import GenerationTruth
+from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
+from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import FrameworkError, InputError
 
 from . import flops, workloads
-from .arms import TRAINS
+from .arms import PLAN, TRAINS
 from .cases import Cell
 from .settings import Settings
-from .training_truth import TrainingExpectation
 
 JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
 
-AnyExpectation = Expectation | TrainingExpectation | GenerationExpectation
+CONFIRMED_TOKENS = 128  # of the batch on which the reference confirms gradients: the complex step takes its time
+
+Truth = ForwardTruth | TrainingTruth | GenerationTruth
 
 
 class Work:
@@ -44,7 +46,7 @@ class Work:
         for file, batch in zip(self.files, self.batches, strict=True):
             npz.write(file, batch.arrays())
         self._weights = weights
-        self._expectation: AnyExpectation | None = None
+        self._expectation: Truth | None = None
         self._unknown: FrameworkError | None = None
         generated = checkpoint.config.target_max_length if cell.workload == "generation" else 0
         # Two at least: the first is whole, and padding is to be judged too.
@@ -55,7 +57,7 @@ class Work:
             self.judged = folder / "judged.npz"
             npz.write(self.judged, self._first.arrays())
 
-    def expectation(self) -> AnyExpectation:
+    def expectation(self) -> Truth:
         """What is right, computed when it is first asked for.
 
         Raises:
@@ -72,12 +74,21 @@ class Work:
                 raise self._unknown from error
         return self._expectation
 
-    def _computed(self) -> AnyExpectation:
+    def _computed(self) -> Truth:
         if self.cell.workload in TRAINS:
-            return TrainingExpectation(self._weights, self.cell, self._first, self.folder, self._time_limit)
+            return TrainingTruth(
+                self._weights,
+                self._first,
+                workloads.first_rows(self._first, CONFIRMED_TOKENS),
+                self.cell.dtype,
+                rate=PLAN.rate if self.cell.workload == "training" else None,
+                folder=self.folder,
+                threads=self.cell.threads,
+                time_limit=self._time_limit,
+            )
         if self.cell.workload == "generation":
-            return GenerationExpectation(self._weights, self._first, self.cell.dtype)
-        return Expectation(self._weights, self._first, self.cell.dtype)
+            return GenerationTruth(self._weights, self._first, self.cell.dtype)
+        return ForwardTruth(self._weights, self._first, self.cell.dtype)
 
     def facts(self, seconds: float, generated: int | None) -> dict[str, float | None]:
         """Throughput of a call that takes so long. How long a generation becomes is for the model to say."""

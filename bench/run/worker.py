@@ -1,14 +1,16 @@
 """The worker process of the benchmark: one case, built, timed and measured. See ``workers.py``.
 
-The first line of its input is what to build; the answer says how long each part of the cold start took, what memory it
-cost and where the outputs are. Every further line asks for samples: {"seconds": s, "least": n} runs the call at least
-so often, and so often that it comes nearest to so long, and the answer holds the milliseconds of each, on a GPU those
-by its own clock too. The process sleeps in between. Every answer says how many seconds of processors it used since the
-one before.
+Requests, see ``shared/worker.py``:
+
+``build``   the case, its files and where to write the outputs; the answer has the durations of the cold start
+            and the memory it needed
+``sample``  seconds and the least number of calls; the answer holds the milliseconds of each call, on a GPU also by the
+            clock of the device
+
+Every answer has the processor time since the one before. Between requests the process sleeps.
 """
 
 import importlib
-import json
 import os
 import resource
 import sys
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from triglot.bench.machine import gpu, memory
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
-from triglot.shared.worker import WorkerError
+from triglot.shared.worker import Message, serve
 
 if TYPE_CHECKING:
     from .arms import Prepared  # imported for real after the idle worker's memory is measured
@@ -29,29 +31,27 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    # Frameworks print what they like; the answers need a channel of their own.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    prepared: Prepared | None = None
+    arm: Prepared | None = None
     clock: gpu.DeviceClock | None = None
-    answer: dict[str, Any]
     used = 0.0
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        try:
-            if prepared is None:
-                prepared, answer = build(request)
-                memory.give_back()  # what its outputs took, and weights before they were converted
-                clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
-            else:
-                answer = sample(prepared, clock, request["seconds"], request["least"])
-        except Exception as error:
-            reason = WorkerError.of(error, fatal=True)
-            answer = {"error": str(reason), "fatal": True}
+
+    def on_build(request: Message) -> Message:
+        nonlocal arm, clock
+        arm, answer = build(request)
+        memory.give_back()  # what its outputs took, and the weights before they were converted
+        clock = gpu.clock(request["case"]["framework"], request["case"]["device"], sys.modules)
+        return with_processor_seconds(answer)
+
+    def on_sample(request: Message) -> Message:
+        assert arm is not None
+        return with_processor_seconds(sample(arm, clock, request["seconds"], request["least"]))
+
+    def with_processor_seconds(answer: Message) -> Message:
+        nonlocal used
         before, used = used, time.process_time()
-        answer["processor_seconds"] = used - before
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+        return {**answer, "processor_seconds": used - before}
+
+    serve({"build": on_build, "sample": on_sample})
 
 
 def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":

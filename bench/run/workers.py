@@ -12,7 +12,7 @@ import numpy as np
 from triglot.bench.machine import load as machine
 from triglot.bench.machine import memory
 from triglot.bench.report import statistics
-from triglot.parity.generation import GENERATED
+from triglot.parity.output_names import GENERATED
 from triglot.shared.checkpoint import npz
 from triglot.shared.errors import FrameworkError
 from triglot.shared.worker import Worker, WorkerError
@@ -22,7 +22,7 @@ from .cases import Case
 from .results import Result
 from .settings import ALLOCATORS, SHARED_DEVICE, Settings
 from .toolchain import Toolchain, compiling_into
-from .work import AnyExpectation, Work
+from .work import Truth, Work
 
 Step = Callable[[str], None]
 
@@ -141,7 +141,7 @@ class Workers:
             "processors": machine.processors(case.cell.threads),
             "memory_limit_mb": self.settings.memory_limit_mb,
         }
-        answer = self._ask(case, request)
+        answer = self._ask(case, "build", request)
         if answer is None:
             return False
         self.environments[case.arm] = answer.pop("environment")
@@ -150,7 +150,7 @@ class Workers:
         memory.give_back()  # what was taken to judge gradients
         return right and self._warm_up(case)
 
-    def _is_right(self, case: Case, expectation: AnyExpectation, file: Path) -> bool:
+    def _is_right(self, case: Case, expectation: Truth, file: Path) -> bool:
         """Judge what a case computed; where it is wrong, that is the result."""
         result = self._results[case]
         outputs = npz.read(file)
@@ -162,9 +162,9 @@ class Workers:
             result.status, result.failure = "failed", "there is no memory to judge what it computes"
             self.close([case])
             return False
-        result.facts["parity"] = parity.to_dict()
+        result.facts["parity"] = {name: getattr(parity, name) for name in ("error", "budget", "verdict", "name")}
         if parity.verdict != "pass":
-            result.status, result.failure = "failed", parity.complaint()
+            result.status, result.failure = "failed", f"{parity.name} diverged: {parity.reason}"
             self.close([case])
             return False
         return True
@@ -174,7 +174,7 @@ class Workers:
         windows: list[list[float]] = []
         end = monotonic() + self.settings.warm_up
         while not statistics.is_steady(windows) and (monotonic() < end or not windows):
-            answer = self._ask(case, {"seconds": 0.1, "least": 1})
+            answer = self._ask(case, "sample", {"seconds": 0.1, "least": 1})
             if answer is None:
                 return False
             windows.append(answer["samples_ms"])
@@ -191,9 +191,9 @@ class Workers:
         if case not in self._alive:
             return False
         sleep(self.settings.pause)
-        if self.expected(case) < LONG and self._ask(case, {"seconds": AWAKE, "least": 1}) is None:
+        if self.expected(case) < LONG and self._ask(case, "sample", {"seconds": AWAKE, "least": 1}) is None:
             return False
-        answer = self._ask(case, {"seconds": seconds, "least": 1})
+        answer = self._ask(case, "sample", {"seconds": seconds, "least": 1})
         if answer is None:
             return False
         self._results[case].rounds.append(answer["samples_ms"])
@@ -208,11 +208,11 @@ class Workers:
             if case in self._alive:
                 self._alive.pop(case).close()
 
-    def _ask(self, case: Case, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _ask(self, case: Case, kind: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer; None if there is none, and then that is the result."""
         worker = self._alive[case]
         try:
-            worker.send(request)
+            worker.send(kind, request)
             answer = worker.receive()
         except WorkerError as error:
             limit = self.settings.memory_limit_mb

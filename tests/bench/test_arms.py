@@ -10,7 +10,7 @@ from triglot import impls
 from triglot.bench.run import arms, workloads
 from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Case, Cell, cells
-from triglot.parity.outputs import Expectation
+from triglot.parity.outputs import ForwardTruth
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.recipes import recipe
 
@@ -86,7 +86,7 @@ def test_peers_compute_the_same(name, make_checkpoint):
     prepared.wait(results)
     outputs = prepared.outputs(results)
     assert outputs.keys() == {"output", "pooler"}
-    found = Expectation(checkpoint, batches[0], "float32").judge(outputs)
+    found = ForwardTruth(checkpoint, batches[0], "float32").judge(outputs)
     assert found.verdict == "pass", found
 
 

@@ -1,6 +1,5 @@
 """What ids an arm may generate: the best ones, and where rounding cannot tell two apart, either."""
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Cell
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
-from triglot.parity.generation import GenerationExpectation
-from triglot.parity.outputs import Expectation
+from triglot.parity.generation import GenerationTruth
+from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
@@ -38,7 +37,7 @@ def task(make_checkpoint):
     batch = a_batch(weights.config)
     ids = impls.build("numpy", weights).prepare("generation", batch)()
     assert not (ids == weights.config.end_id).any()
-    return weights, batch, GenerationExpectation(weights, batch, "float32"), ids
+    return weights, batch, GenerationTruth(weights, batch, "float32"), ids
 
 
 def judged(expectation, ids):
@@ -70,7 +69,7 @@ def test_of_two_tokens_that_score_alike_either_is_right(task):
         table, bias = tensors[f"heads.{head}.weight"], tensors[f"heads.{head}.bias"]
         table[:, other] = table[:, best]
         bias[other] = bias[best] - np.float32(difference)
-        return GenerationExpectation(Checkpoint(weights.config, tensors), batch, "float32")
+        return GenerationTruth(Checkpoint(weights.config, tensors), batch, "float32")
 
     given = {"ids": with_one(ids, (row, -1), other)}
     alike = twins(0).judge(given)
@@ -91,7 +90,7 @@ def test_a_pad_token_before_the_end_ends_nothing(task):
     padded = Checkpoint(weights.config, tensors)
     ids = impls.build("numpy", padded).prepare("generation", batch)()
     assert (ids[:, 1:] == weights.config.pad_id).all()
-    expectation = GenerationExpectation(padded, batch, "float32")
+    expectation = GenerationTruth(padded, batch, "float32")
     assert expectation.judge({"ids": ids}).verdict == "pass"
     assert judged(expectation, with_one(ids, (2, -1), 0)) == ("diverged", f"ids[2, {ids.shape[1] - 1}]")
 
@@ -106,7 +105,7 @@ def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
     ids = model.to_numpy(model.prepare("generation", batch)())
     exact = impls.build("numpy", weights).prepare("generation", batch)()
     assert (ids != exact).any() == (dtype == "bfloat16")
-    assert GenerationExpectation(weights, batch, dtype).judge({"ids": ids}).verdict == "pass"
+    assert GenerationTruth(weights, batch, dtype).judge({"ids": ids}).verdict == "pass"
 
 
 def test_a_wrong_generation_has_no_speed(make_checkpoint):
@@ -118,8 +117,7 @@ def test_a_wrong_generation_has_no_speed(make_checkpoint):
     (result,) = sweep.results
     assert (result.status, result.rounds) == ("failed", [])
     last = checkpoint.config.target_max_length - 1
-    said = rf"ids\[1, {last}\] is not what the reference computes: off by \S+, where \S+ is rounding"
-    assert re.fullmatch(said, result.failure)
+    assert result.failure.startswith(f"ids[1, {last}] diverged: the error is ")
 
 
 def test_a_target_that_ends_is_padded_from_there(task):
@@ -130,14 +128,14 @@ def test_a_target_that_ends_is_padded_from_there(task):
         model = impls.build("numpy", Checkpoint(config, weights.tensors))
         said = model.prepare("generation", batch)()
         assert (said[:, 1:] == config.end_id).any()
-        expectation = GenerationExpectation(Checkpoint(config, weights.tensors), batch, "float32")
+        expectation = GenerationTruth(Checkpoint(config, weights.tensors), batch, "float32")
         assert judged(expectation, said)[0] == "pass"
 
 
 def test_a_target_of_one_token_is_the_start(make_checkpoint):
     config = replace(recipe("translation-tiny"), target_max_length=1)
     batch = a_batch(config)
-    expectation = GenerationExpectation(make_checkpoint(config), batch, "float32")
+    expectation = GenerationTruth(make_checkpoint(config), batch, "float32")
     start = np.full((3, 1), config.start_id)
     assert judged(expectation, start)[0] == "pass"
     assert judged(expectation, start + 1) == ("diverged", "ids[0, 0]")
@@ -151,7 +149,7 @@ def test_a_token_that_a_bias_forbids_excuses_no_other(dtype, task):
     tensors[f"heads.{head}.bias"][weights.config.pad_id] = -1e9
     forbidding = weights_for(Checkpoint(weights.config, tensors), dtype, 0)["given"]
     ids = impls.build("numpy", forbidding).prepare("generation", batch)()
-    expectation = GenerationExpectation(forbidding, batch, dtype)
+    expectation = GenerationTruth(forbidding, batch, dtype)
     assert judged(expectation, ids)[0] == "pass"
     worst = with_one(ids, (1, -1), weights.config.pad_id)
     assert judged(expectation, worst)[0] == "diverged"
@@ -166,8 +164,8 @@ def test_what_overflows_is_right_nowhere(make_checkpoint):
     (head,) = weights.config.heads_on_top
     tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
     large = weights_for(Checkpoint(weights.config, tensors), "float16", 0)["given"]
-    for make in (GenerationExpectation, Expectation):
-        with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing is right; take a wider"):
+    for make in (GenerationTruth, ForwardTruth):
+        with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing can be judged"):
             make(large, a_batch(weights.config), "float16")
         make(large, a_batch(weights.config), "float32")
 

@@ -10,7 +10,7 @@ from triglot import impls
 from triglot.bench.report import statistics
 from triglot.bench.run import flops, workloads
 from triglot.bench.run.cases import Cell
-from triglot.parity.outputs import Expectation
+from triglot.parity.outputs import ForwardTruth
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError
 from triglot.shared.inputs import random as batches
@@ -185,7 +185,7 @@ def test_a_wrong_output_is_noticed(make_checkpoint):
     """The guard: an output that is off by ten times the budget, that is missing, or of another shape."""
     checkpoint = make_checkpoint("bert-base-tiny")
     batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
-    expectation = Expectation(checkpoint, batch, "float32")
+    expectation = ForwardTruth(checkpoint, batch, "float32")
     model = impls.build("numpy", checkpoint)
     given = batch.source, batch.valid, batch.segment_ids
     right = {"output": model.encode(*given), **model.heads(*given)}

@@ -8,19 +8,25 @@ import pytest
 
 from triglot import impls
 from triglot.bench.run import benchmark, work, workloads
-from triglot.bench.run import training_truth as training_expectations
-from triglot.bench.run.arms import ARMS, TRAINS
+from triglot.bench.run.arms import ARMS, PLAN, TRAINS
 from triglot.bench.run.cases import Case, Cell
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
-from triglot.bench.run.training_step import PLAN, WEIGHTS, after_a_step
-from triglot.bench.run.training_truth import TrainingExpectation
-from triglot.parity import gradients as judged
-from triglot.parity.gradients import GRADIENTS, NoiseError
+from triglot.parity import training
+from triglot.parity.gradients import NoiseError, gradient_truth
+from triglot.parity.output_names import GRADIENTS, WEIGHTS, name_first_step
+from triglot.parity.training import TrainingTruth
 from triglot.shared.errors import FrameworkError
 from triglot.shared.worker import WorkerError
 
 CELL = Cell("bert-base-tiny", "training", "padded", "float32", "cpu", 4, 16, 0.75, 1)
+
+
+def truth_of(checkpoint, cell, batch, folder):
+    rate = PLAN.rate if cell.workload == "training" else None
+    return TrainingTruth(
+        checkpoint, batch, batch, cell.dtype, rate=rate, folder=folder, threads=cell.threads, time_limit=60
+    )
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def task(make_checkpoint):
 @pytest.fixture
 def expectation(task, tmp_path):
     checkpoint, (batch,) = task
-    return TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    return truth_of(checkpoint, CELL, batch, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def expected(tmp_path_factory):
 
     def get(checkpoint, cell, batch):
         if cell not in known:
-            known[cell] = TrainingExpectation(checkpoint, cell, batch, tmp_path_factory.mktemp("truth"), 60)
+            known[cell] = truth_of(checkpoint, cell, batch, tmp_path_factory.mktemp("truth"))
         return known[cell]
 
     return get
@@ -73,7 +79,7 @@ def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, ma
     assert len(names) >= (2 if model == "bert-base-tiny" else 1)
     for name in names:
         module, function = ARMS[name].builder.split(":")
-        builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
+        builder = getattr(importlib.import_module(module), function)
         prepared = builder(checkpoint, Case(name, cell), batches)
         results = prepared.call()
         prepared.wait(results)
@@ -89,7 +95,7 @@ def first_step(checkpoint, batch):
     model = impls.build("torch", checkpoint)
     model.begin_training(PLAN)
     outcome = model.training_step(batch)
-    return after_a_step(outcome.loss, model.moments().first, model.weights())
+    return name_first_step(outcome.loss, model.moments().first, model.weights())
 
 
 def test_what_is_wrong_is_noticed(task, expectation):
@@ -120,7 +126,7 @@ def test_what_is_wrong_is_noticed(task, expectation):
 def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, tmp_path, monkeypatch):
     """The next one is asked; and if there is none, it is said why."""
     checkpoint, (batch,) = task
-    derive = training_expectations._Derivation.derive
+    derive = training._Derivation.derive
     asked = []
 
     def wrong(self, *arguments):
@@ -130,16 +136,16 @@ def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, 
             gradients = {name: value * (1 + 1e-9) for name, value in gradients.items()}
         return loss, gradients
 
-    monkeypatch.setattr(training_expectations._Derivation, "derive", wrong)
-    found = TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    monkeypatch.setattr(training._Derivation, "derive", wrong)
+    found = truth_of(checkpoint, CELL, batch, tmp_path)
     assert len({id(worker) for worker in asked}) == 2
     assert found.judge(first_step(checkpoint, batch)).verdict == "pass"
-    monkeypatch.setattr(training_expectations._Derivation, "confirm", refused)
-    with pytest.raises(FrameworkError, match=r"nobody says what the gradients are: torch: no; paddle: no; jax: no$"):
-        TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    monkeypatch.setattr(training._Derivation, "confirm", refused)
+    with pytest.raises(FrameworkError, match=r"true gradients are unknown: torch: no; paddle: no; jax: no$"):
+        truth_of(checkpoint, CELL, batch, tmp_path)
     monkeypatch.setattr(impls, "installed", tuple)
-    with pytest.raises(FrameworkError, match="the gradients are: no framework is installed; install PyTorch"):
-        TrainingExpectation(checkpoint, CELL, batch, tmp_path, 60)
+    with pytest.raises(FrameworkError, match="true gradients are unknown: no framework is installed"):
+        truth_of(checkpoint, CELL, batch, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +155,11 @@ def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, 
 def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(error, reason, task, monkeypatch):
     asked = []
 
-    def unknown(*_):
+    def unknown(*_, **__):
         asked.append(1)
         raise error
 
-    monkeypatch.setattr(work, "TrainingExpectation", unknown)
+    monkeypatch.setattr(work, "TrainingTruth", unknown)
     settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
     swept = Sweep(task[0], ["triglot-torch-eager", "torch-nn"], settings, tokenizer=None, command=benchmark.WORKER)
     swept.run(CELL)
@@ -175,7 +181,7 @@ def test_float32_that_is_wrong_is_no_noise(task):
         return loss, {**found, name: found[name] * np.float32(1.001)} if dtype == "float32" else found
 
     with pytest.raises(NoiseError, match=r"in float32, gradients\.encoder\.layers\.0\.attention\.value\.weight is"):
-        judged.truth(checkpoint, batch, derive)
+        gradient_truth(checkpoint, batch, derive)
 
 
 def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):

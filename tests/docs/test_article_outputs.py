@@ -72,10 +72,10 @@ def task(name, article, article_code):
     model, checkpoint = article
     batch, expected = example(name, model, checkpoint.config, article_code.PAD)
     reference = Reference(checkpoint)
-    truth = reference.truth(batch, {})
+    truth = reference.trace(batch, {})
     noise = dict.fromkeys(expected, 0.0)
     for seed in range(NOISE_RUNS):
-        run = reference.rounded(batch, {}, seed=seed, dtype="float32")
+        run = reference.rounded_trace(batch, {}, seed)
         noise = {key: max(noise[key], np.abs(run[key] - truth[key]).max()) for key in noise}
     return batch, expected, noise
 
@@ -109,7 +109,7 @@ def test_the_reference_computes_what_the_article_computes(name, article, task):
     """In float64, but for the table of positions, which the article rounds to float32."""
     _, checkpoint = article
     batch, expected, noise = task
-    truth = Reference(checkpoint).truth(batch, {})
+    truth = Reference(checkpoint).trace(batch, {})
     for key, value in expected.items():
         rounded = name in TABLE_BUFFERS
         limit = budget(noise[key], np.abs(value).max(), "float32") * (1 if rounded else 2.0**-29)
@@ -163,8 +163,8 @@ def test_attention_alone_is_that_of_torch(framework, size):
         )
     batch = inputs.attention(config, query, key, key, key_valid=key_valid, bias=bias)
     reference = Reference(checkpoint)
-    truth = reference.truth(batch, {})
-    runs = [reference.rounded(batch, {}, seed=seed, dtype="float32") for seed in range(NOISE_RUNS)]
+    truth = reference.trace(batch, {})
+    runs = [reference.rounded_trace(batch, {}, seed) for seed in range(NOISE_RUNS)]
     found = impls.build(framework, checkpoint).attend(query, key, key, key_valid=key_valid, bias=bias)
     for name, ours, expected in zip((ATTENDED, AVERAGED), found, (output.numpy(), averaged.numpy()), strict=True):
         noise = max(np.abs(run[name] - truth[name]).max() for run in runs)

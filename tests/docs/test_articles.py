@@ -13,8 +13,8 @@ from torch import nn
 
 from triglot import impls
 from triglot.parity.budgets import budget
-from triglot.parity.checks import Check, distance, expect
-from triglot.parity.truth import Reference
+from triglot.parity.checks import Check
+from triglot.parity.truth import Reference, distance
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import validation as inputs
 from triglot.shared.model.recipes import recipe
@@ -201,9 +201,9 @@ def run_ours(framework, checkpoint, batch, dtype):
 def shares(values, checkpoint, batch, dtype):
     """Of each value, its error in multiples of what a correct implementation may be off by."""
     check = Check("end_to_end", batch, "given")
-    expectation = expect(check, {}, Reference(checkpoint), checkpoint.config, dtype)
+    expectation = Reference(checkpoint, dtype).truth_of_check(check, {})
     name = f"heads.{checkpoint.config.heads_on_top[0]}"
-    truth = expectation.truth[name]
+    truth = expectation.values[name]
     limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
     return {who: distance(value, truth, None) / limit for who, value in values.items()}
 

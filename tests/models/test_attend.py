@@ -13,8 +13,8 @@ from torch.nn import functional
 import triglot
 from triglot import impls
 from triglot.parity.budgets import UNIT_ROUNDOFF, budget
-from triglot.parity.checks import Check, distance, expect
-from triglot.parity.truth import Reference
+from triglot.parity.checks import Check
+from triglot.parity.truth import Reference, distance
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import ARITHMETIC, HALVES
 from triglot.shared.inputs import random as batches
@@ -142,11 +142,11 @@ def shares(values, checkpoint, given, masks, dtype):
     That is a few roundings, on numbers of about 1: some 1e-6 in float32, some 1e-15 in float64.
     """
     batch = inputs.attention(checkpoint.config, **given, **masks)
-    expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), checkpoint.config, dtype)
+    expectation = Reference(checkpoint, dtype).truth_of_check(Check("end_to_end", batch, "given"), {})
     found = {}
     for who, (output, weights) in values.items():
         for name, value in (("attention.output", output), ("averaged", weights)):
-            truth = expectation.truth[name]
+            truth = expectation.values[name]
             limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
             assert limit < {"float32": 1e-4, "float64": 1e-12}[dtype]
             assert value.dtype.name == dtype
@@ -359,11 +359,11 @@ def test_a_target_that_begins_with_padding_has_scores(framework, name, dtype, ma
     assert np.isfinite(scores).all()
     np.testing.assert_array_equal(scores[target == 2], 0)
     batch = inputs.pair(config, source, target)
-    expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), config, dtype)
-    weights = expectation.truth["decoder.layers.0.self_attention.weights"][0, :, :2]
+    expectation = Reference(checkpoint, dtype).truth_of_check(Check("end_to_end", batch, "given"), {})
+    weights = expectation.values["decoder.layers.0.self_attention.weights"][0, :, :2]
     np.testing.assert_allclose(weights, 0 if config.masking == "exclude" else 1 / 4, rtol=1e-6)
     where = f"heads.{config.heads_on_top[0]}"
-    truth = expectation.truth[where]
+    truth = expectation.values[where]
     assert distance(scores, truth, None) <= budget(expectation.noise[where], float(np.abs(truth).max()), dtype)
 
 

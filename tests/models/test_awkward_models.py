@@ -8,8 +8,8 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.parity.budgets import budget
-from triglot.parity.checks import Check, distance, expect
-from triglot.parity.truth import Reference
+from triglot.parity.checks import Check
+from triglot.parity.truth import Reference, distance
 from triglot.shared.inputs import random as batches
 
 PRE_TRAINING = ("pooler", "masked_lm", "next_sentence")
@@ -89,7 +89,7 @@ def batch(model):
 @pytest.fixture(scope="module")
 def expectation(model, batch):
     _, ported = model
-    return expect(Check("end_to_end", batch, "given"), {}, Reference(ported), ported.config, "float32")
+    return Reference(ported, "float32").truth_of_check(Check("end_to_end", batch, "given"), {})
 
 
 def run_theirs(model, batch, config):
@@ -116,7 +116,7 @@ def excess(values, expectation):
     """Of each value, its error in multiples of what a correct implementation may be off by."""
     shares = {}
     for name, value in values.items():
-        truth = expectation.truth[name]
+        truth = expectation.values[name]
         shares[name] = distance(value, truth, None) / budget(expectation.noise[name], np.abs(truth).max(), "float32")
     return {name: share for name, share in shares.items() if not share <= 1}  # NaN exceeds too
 
@@ -161,6 +161,6 @@ def test_the_comparison_notices_another_epsilon(tmp_path):
     ported = triglot.port(tmp_path, config={"norm_eps": 1e-5})
     right = triglot.port(tmp_path)
     batch = batches.random_batch(right.config, [7, 5], np.random.default_rng(0))
-    expectation = expect(Check("end_to_end", batch, "given"), {}, Reference(right), right.config, "float32")
+    expectation = Reference(right, "float32").truth_of_check(Check("end_to_end", batch, "given"), {})
     output = impls.build("torch", ported).encode(batch.source, batch.valid, batch.segment_ids)
     assert "output" in excess({"output": output}, expectation)

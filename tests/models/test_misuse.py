@@ -171,7 +171,7 @@ def test_a_program_that_answers_like_no_worker(answer, tmp_path, make_checkpoint
         "{}": "is no worker of Triglot: it does not say what it runs on",
         '{"environment": 1}': "is no worker of Triglot: it does not say what it runs on",
     }
-    assert report.rows[0].reason == expected.get(answer, f"printed {answer!r} in place of an answer")
+    assert report.rows[0].reason == expected.get(answer, f"printed {answer!r} instead of an answer")
 
 
 def test_a_report_in_place_of_what_is_read(command, workplace, make_checkpoint):

@@ -11,7 +11,8 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.parity.outputs import Expectation, named
+from triglot.parity.output_names import name_outputs
+from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
 from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import FrameworkError, TrainingError
@@ -55,8 +56,8 @@ def test_the_engine_of_paddle_computes_in_bfloat16(config, make_checkpoint):
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")
     call = model.prepare("forward", batch)
-    found = {each: model.to_numpy(value) for each, value in named(*call()).items()}
-    verdict = Expectation(weights, batch, "bfloat16").judge(found)
+    found = {each: model.to_numpy(value) for each, value in name_outputs(*call()).items()}
+    verdict = ForwardTruth(weights, batch, "bfloat16").judge(found)
     assert verdict.verdict == "pass", verdict
     for ours, theirs in zip(answers(model, batch), answers(wide, batch), strict=True):
         assert ours.dtype == BFLOAT16

@@ -8,8 +8,8 @@ import pytest
 from triglot import impls
 from triglot.models import resolve
 from triglot.parity.budgets import budget
-from triglot.parity.checks import Check, distance, expect
-from triglot.parity.truth import Reference
+from triglot.parity.checks import Check
+from triglot.parity.truth import Reference, distance
 from triglot.shared.inputs import random as batches
 from triglot.shared.inputs import validation as inputs
 from triglot.shared.model.recipes import recipe
@@ -17,7 +17,7 @@ from triglot.shared.model.recipes import recipe
 
 def assert_within_noise(values, expectation, name, dtype="float32"):
     """Each of ``values`` is as close to the truth as a correct implementation is; ``-O`` cannot remove it."""
-    truth = expectation.truth[name]
+    truth = expectation.values[name]
     limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
     for who, value in values.items():
         error = distance(value, truth, None)
@@ -26,14 +26,14 @@ def assert_within_noise(values, expectation, name, dtype="float32"):
 
 
 def expectation_of(checkpoint, batch):
-    return expect(Check("end_to_end", batch, "given"), {}, Reference(checkpoint), checkpoint.config, "float32")
+    return Reference(checkpoint, "float32").truth_of_check(Check("end_to_end", batch, "given"), {})
 
 
 def test_the_comparison_notices_one_wrong_value(make_checkpoint):
     checkpoint = make_checkpoint("dygraph-tiny")
     batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = expectation_of(checkpoint, batch)
-    value = expectation.truth["output"].astype(np.float32)
+    value = expectation.values["output"].astype(np.float32)
     assert_within_noise({"the truth, rounded": value}, expectation, "output")
     value[0, 0, 0] += 1e-4
     with pytest.raises(AssertionError, match="over the budget"):
@@ -145,7 +145,7 @@ def test_free_key_and_value_sizes(framework, make_checkpoint):
     values = {framework: impls.build(framework, checkpoint).trace(batch)["encoder.layers.0.attention.output"]}
     expectation = expectation_of(checkpoint, batch)
     weights = {name: tensor.astype(np.float64) for name, tensor in checkpoint.tensors.items()}
-    x = expectation.truth["encoder.layers.0.pre_attention.norm"]
+    x = expectation.values["encoder.layers.0.pre_attention.norm"]
 
     def project(name, size):
         path = f"encoder.layers.0.attention.{name}"
@@ -159,7 +159,7 @@ def test_free_key_and_value_sizes(framework, make_checkpoint):
     attention = exponentials / exponentials.sum(axis=-1, keepdims=True)
     out = weights["encoder.layers.0.attention.output.weight"].reshape(config.heads, 7, config.hidden_size)
     by_hand = np.einsum("bhts,bhsv,hvd->btd", attention, value, out) + weights["encoder.layers.0.attention.output.bias"]
-    truth = expectation.truth["encoder.layers.0.attention.output"]
+    truth = expectation.values["encoder.layers.0.attention.output"]
     # Two orders of the same sums in float64 on values around 1: 1e-14 is 45 units.
     np.testing.assert_allclose(truth, by_hand, rtol=0, atol=1e-14)
     selected = batch.valid[:, :, None]

@@ -8,10 +8,10 @@ import pytest
 
 from triglot.impls import numpy_nn
 from triglot.parity.budgets import budget, noise_in
-from triglot.parity.checks import CHECKS, Check, Expectation, distance, expected_masks, plan, real
-from triglot.parity.judge import Subject, failure, judge, merge
-from triglot.parity.localisation import first_divergence
+from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, plan
+from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence, Report, Row, worst
+from triglot.parity.truth import Truth, distance
 from triglot.shared.inputs.random import random_batch, random_batches
 from triglot.shared.model.named_values import activations
 from triglot.shared.model.recipes import recipe
@@ -28,20 +28,20 @@ def check():
 
 
 @pytest.fixture
-def expectation(check):
+def truth(check):
     """A truth of ones and a noise of 1e-7 for every named value, in shapes that fit the batch."""
     sizes = {"batch": 2, "target": 5, "source": 5, "position": 5}
-    truth = {
+    values = {
         name: np.ones([sizes.get(axis, 3) for axis in activation.axes])
         for name, activation in activations(CONFIG).items()
     }
-    return Expectation(truth, dict.fromkeys(truth, 1e-7))
+    return Truth(values, dict.fromkeys(values, 1e-7))
 
 
 @pytest.fixture
-def results(check, expectation):
+def results(check, truth):
     """What a perfect implementation gives."""
-    values = {name: value.astype(np.float32) for name, value in expectation.truth.items()}
+    values = {name: value.astype(np.float32) for name, value in truth.values.items()}
     methods = {"api.encode": values["output"], "api.heads.pooler": values["heads.pooler"], "api.weights": np.array(0)}
     return {**values, **methods, **expected_masks(check.batch)}
 
@@ -50,10 +50,10 @@ def verdicts(rows):
     return {row.name: row for row in rows if row.verdict != "pass"}
 
 
-def test_perfect_results_pass(check, expectation, results):
-    rows = judge(SUBJECT, check, expectation, results, CONFIG)
+def test_perfect_results_pass(check, truth, results):
+    rows = judge_check(SUBJECT, check, truth, results, CONFIG)
     assert {row.verdict for row in rows} == {"pass"}
-    assert len(rows) == len(expectation.truth) + 3 + 3  # masks, and the public methods
+    assert len(rows) == len(truth.values) + 3 + 3  # masks, and the public methods
 
 
 def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
@@ -67,10 +67,10 @@ def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.99, "pass"), (1.01, "diverged")])
-def test_error_is_judged_by_the_budget(factor, verdict, check, expectation, results):
+def test_error_is_judged_by_the_budget(factor, verdict, check, truth, results):
     limit = budget(1e-7, 1.0, "float32")
-    expectation.truth[NAME][0, 0, 0, 0] -= factor * limit  # in float64, where it is exact enough
-    rows = {row.name: row for row in judge(SUBJECT, check, expectation, results, CONFIG)}
+    truth.values[NAME][0, 0, 0, 0] -= factor * limit  # in float64, where it is exact enough
+    rows = {row.name: row for row in judge_check(SUBJECT, check, truth, results, CONFIG)}
     assert rows[NAME].verdict == verdict
     assert rows[NAME].error == pytest.approx(factor * limit, rel=1e-6)
     assert rows[NAME].budget == limit
@@ -78,63 +78,63 @@ def test_error_is_judged_by_the_budget(factor, verdict, check, expectation, resu
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_diverges(bad, check, expectation, results):
+def test_what_is_not_finite_diverges(bad, check, truth, results):
     results[NAME][1, 0, 1, 0] = bad
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.error) == ("diverged", None)
     assert "NaN or infinity" in row.reason
 
 
-def test_truth_that_is_not_finite_never_passes(check, expectation, results):
-    expectation.truth[NAME][0, 0, 0, 0] = np.nan
-    assert verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME].verdict == "diverged"
-    expectation.truth[NAME][0, 0, 0, 0] = np.inf
+def test_truth_that_is_not_finite_never_passes(check, truth, results):
+    truth.values[NAME][0, 0, 0, 0] = np.nan
+    assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
+    truth.values[NAME][0, 0, 0, 0] = np.inf
     results[NAME][0, 0, 0, 0] = np.inf
-    assert verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME].verdict == "diverged"
+    assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
 
 
-def test_missing_value_diverges(check, expectation, results):
+def test_missing_value_diverges(check, truth, results):
     del results[NAME]
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.reason) == ("diverged", "the value is missing")
 
 
-def test_unknown_value_diverges(check, expectation, results):
+def test_unknown_value_diverges(check, truth, results):
     results["encoder.layers.0.surprise"] = np.zeros(3)
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["encoder.layers.0.surprise"]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["encoder.layers.0.surprise"]
     assert (row.verdict, row.reason) == ("diverged", "the reference has no such value")
 
 
-def test_shape_that_would_broadcast_diverges(check, expectation, results):
+def test_shape_that_would_broadcast_diverges(check, truth, results):
     results[NAME] = results[NAME][:1]
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert row.verdict == "diverged"
     assert row.reason == "the shape is (1, 3, 5, 3), expected (2, 3, 5, 3)"
 
 
-def test_one_flipped_bit_of_a_mask_diverges(check, expectation, results):
+def test_one_flipped_bit_of_a_mask_diverges(check, truth, results):
     results["masks.causal"] = results["masks.causal"].copy()
     results["masks.causal"][0, 0, 1, 3] = True
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["masks.causal"]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["masks.causal"]
     assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 differ")
 
 
-def test_mask_of_numbers_diverges(check, expectation, results):
+def test_mask_of_numbers_diverges(check, truth, results):
     results["masks.causal"] = results["masks.causal"].astype(np.float32)
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["masks.causal"]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["masks.causal"]
     assert row.reason == "the dtype is float32, expected bool"
 
 
-def test_padding_tokens_are_not_judged_but_their_output_is(check, expectation, results):
+def test_padding_tokens_are_not_judged_but_their_output_is(check, truth, results):
     assert not check.batch.valid[1, 3]
     results[NAME][1, :, 3] = np.nan
     results["encoder.layers.0.attention.scores"][1, :, 3, :] = 7
     results["encoder.layers.0.attention.scores"][1, :, 0, 3] = 7
-    assert not verdicts(judge(SUBJECT, check, expectation, results, CONFIG))
+    assert not verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))
     results["output"] = results["output"].copy()
     results["output"][1, 3, 0] = 7
     results["encoder.layers.0.attention.weights"][1, :, 0, 3] = 7
-    assert set(verdicts(judge(SUBJECT, check, expectation, results, CONFIG))) == {
+    assert set(verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))) == {
         "output",
         "encoder.layers.0.attention.weights",
     }
@@ -142,39 +142,39 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, expectation, r
 
 def test_real_marks_targets_and_sources(check):
     valid = check.batch.valid
-    scores = real("encoder.layers.0.attention.scores", check, CONFIG)
+    scores = judged_tokens("encoder.layers.0.attention.scores", check, CONFIG)
     np.testing.assert_array_equal(scores, valid[:, None, :, None] & valid[:, None, None, :])
-    assert real("heads.pooler", check, CONFIG) is None
+    assert judged_tokens("heads.pooler", check, CONFIG) is None
 
 
 def test_fresh_values_are_judged_at_padding_too(check):
-    assert real("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
-    assert real("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
+    assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
+    assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
 
 
-def test_value_of_another_dtype_diverges(check, expectation, results):
+def test_value_of_another_dtype_diverges(check, truth, results):
     results[NAME] = results[NAME].astype(np.float64)
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.reason) == ("diverged", "the dtype is float64, expected float32")
 
 
 @pytest.mark.parametrize("method", ["api.encode", "api.heads.pooler"])
-def test_method_that_returns_what_the_model_did_not_compute_diverges(method, check, expectation, results):
+def test_method_that_returns_what_the_model_did_not_compute_diverges(method, check, truth, results):
     results[method] = np.zeros_like(results[method])
-    rows = judge(SUBJECT, check, expectation, results, CONFIG)
+    rows = judge_check(SUBJECT, check, truth, results, CONFIG)
     assert set(verdicts(rows)) == {method}
     assert first_divergence(rows, list(activations(CONFIG))) == Divergence(method, "local")
 
 
-def test_weights_that_are_not_the_checkpoints_diverge(check, expectation, results):
+def test_weights_that_are_not_the_checkpoints_diverge(check, truth, results):
     results["api.weights"] = np.array(2)
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))["api.weights"]
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["api.weights"]
     assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
 
 
-def test_noise_that_is_not_finite_never_passes(check, expectation, results):
-    expectation.noise[NAME] = np.nan
-    row = verdicts(judge(SUBJECT, check, expectation, results, CONFIG))[NAME]
+def test_noise_that_is_not_finite_never_passes(check, truth, results):
+    truth.noise[NAME] = np.nan
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert row.reason == "the budget is nan: the reference itself is not finite"
 
 
@@ -184,10 +184,10 @@ def test_distance_is_taken_over_what_is_selected():
     assert np.isnan(distance(np.array([np.nan]), np.array([1.0]), None))
 
 
-def test_the_worst_batch_counts(check, expectation, results):
-    good = judge(SUBJECT, check, expectation, results, CONFIG)
+def test_the_worst_batch_counts(check, truth, results):
+    good = judge_check(SUBJECT, check, truth, results, CONFIG)
     results = {**results, NAME: results[NAME] + 1}
-    bad = judge(SUBJECT, check, expectation, results, CONFIG)
+    bad = judge_check(SUBJECT, check, truth, results, CONFIG)
     for rows in (good + bad, bad + good):
         merged = merge(rows)
         assert len(merged) == len(good)
@@ -202,7 +202,17 @@ def test_worst_prefers_what_has_no_number():
 
 
 def row(name=NAME, check="local", framework="torch", **changes):
-    passed = Row(check, framework, "eager", "float32", name, 0.0, 1e-7, 1e-6, "pass")
+    passed = Row(
+        check=check,
+        framework=framework,
+        mode="eager",
+        dtype="float32",
+        name=name,
+        error=0.0,
+        noise=1e-7,
+        budget=1e-6,
+        verdict="pass",
+    )
     return replace(passed, **changes)
 
 

@@ -19,7 +19,6 @@ from triglot import impls
 from triglot.parity import run as harness
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
-from triglot.parity.truth import Reference
 from triglot.shared.dtypes import HALVES
 from triglot.shared.inputs import random as batches
 from triglot.shared.model.config import ModelConfig
@@ -361,7 +360,6 @@ def judge(framework, builder, checkpoint, seed=0, dtype="float32"):
         [batches.random_batch(config, lengths, np.random.default_rng([seed, 2]))],
         [Subject(framework, "eager", dtype)],
         LocalPool({framework: partial(builder, dtype=dtype)}, weights),
-        Reference,
         seed=seed,
         digest=checkpoint.digest,
         model="mutant",

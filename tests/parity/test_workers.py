@@ -1,6 +1,7 @@
 """A framework that crashes, hangs, dies or cannot be imported is a row in the report; the others still finish."""
 
 import contextlib
+import json
 import os
 import platform
 import re
@@ -35,12 +36,12 @@ MISHAPS = {
     "garbage": "print('Hello from a library that prints', flush=True); import time; time.sleep(600)",
 }
 REASONS = {
-    "killed": "died by signal SIGKILL, as when memory runs out",
+    "killed": "died by signal SIGKILL, which often means out of memory",
     "segfault": "died by signal SIGSEGV",
     "exit": "ended with exit code 3: the disk is on fire",
-    "hang": "no answer within 1 s; raise the time limit, or see why it hangs",
-    "hanging child": "no answer within 1 s; raise the time limit, or see why it hangs",
-    "garbage": "no answer within 1 s; raise the time limit, or see why it hangs",
+    "hang": "no answer within 1 s; raise the time limit, or find out why it hangs",
+    "hanging child": "no answer within 1 s; raise the time limit, or find out why it hangs",
+    "garbage": "no answer within 1 s; raise the time limit, or find out why it hangs",
 }
 
 
@@ -91,7 +92,7 @@ def test_worker_that_prints_before_it_listens_is_a_row(mishap, make_checkpoint, 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], threads=1)
     assert report.verdict == "error"
-    assert report.rows[0].reason == "printed 'Welcome to the cluster' in place of an answer"
+    assert report.rows[0].reason == "printed 'Welcome to the cluster' instead of an answer"
 
 
 def test_import_failure_names_the_exception(mishap, make_checkpoint):
@@ -174,7 +175,7 @@ def test_interpreter_with_another_triglot_is_a_row(other_python, make_checkpoint
     monkeypatch.setattr(pools, "environment", lambda: here)
     ours = metadata.version("triglot")
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], pythons={"torch": other_python[0]}, threads=1)
-    assert report.rows[0].reason == f"its interpreter has Triglot {ours}, this is 9.9; install the same there"
+    assert f"has Triglot {ours}, this one 9.9" in report.rows[0].reason
 
 
 def test_program_that_is_no_interpreter_is_refused_or_a_row(tmp_path, make_checkpoint):
@@ -209,7 +210,8 @@ def test_worker_ends_when_the_harness_is_gone(tmp_path):
         [sys.executable, "-P", "-m", "triglot.parity.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     assert worker.stdin is not None
-    worker.stdin.write(b'{"framework": "torch", "device": "cpu", "dtype": "float32", "mode": "eager"}\n')
+    start = {"kind": "start", "framework": "torch", "device": "cpu", "dtype": "float32", "mode": "eager"}
+    worker.stdin.write(json.dumps(start).encode() + b"\n")
     worker.stdin.close()
     assert worker.wait(timeout=60) == 0
 

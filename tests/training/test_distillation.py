@@ -12,6 +12,7 @@ from triglot import impls
 from triglot.impls.numpy_reference import training as reference
 from triglot.impls.numpy_reference.model import Model as Reference
 from triglot.parity import gradients as judged
+from triglot.parity.output_names import name_gradients
 from triglot.shared.errors import InputError, TrainingError
 from triglot.shared.inputs import random as batches
 from triglot.shared.inputs import validation as inputs
@@ -123,8 +124,8 @@ def test_float32_gradients_are_within_their_budget(framework, checkpoint):
     def derive(weights, inputs, masks, dtype):
         return impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
 
-    truth = judged.truth(checkpoint, batch, derive)
-    found = judged.named(*impls.build(framework, checkpoint).loss_and_gradients(batch))
+    truth = judged.gradient_truth(checkpoint, batch, derive)
+    found = name_gradients(*impls.build(framework, checkpoint).loss_and_gradients(batch))
     assert found.keys() == truth.values.keys()
     for name, value in found.items():
         allowed = truth.budget(name, "float32")

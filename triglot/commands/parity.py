@@ -58,12 +58,13 @@ def parity(
     """Prove that every framework computes the same as the float64 reference, or say where one first does not."""
     from triglot import api, models, tables  # noqa: PLC0415 (--help should not wait for NumPy)
     from triglot.commands.fields import configuration, pairs  # noqa: PLC0415
+    from triglot.parity.run import BATCH_SIZE, BATCHES  # noqa: PLC0415
 
     check_target(json_file, model, inputs, config)
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
     if inputs is None:
-        batches, described = source.batches(api.BATCHES, api.BATCH_SIZE, seed)
+        batches, described = source.batches(BATCHES, BATCH_SIZE, seed)
     else:
         batches, described = source.read_batches(inputs)
     with tables.progress(f"parity of {source.name}", quiet=quiet) as progress:

@@ -1,0 +1,40 @@
+"""The names under which the outputs of an arm are judged. Light to import: every worker of the benchmark needs them.
+
+``output``, ``pooler``, ``masked_lm``, ...    the output and the heads of a forward pass
+``averaged``                                  the averaged weights of a model that is attention alone
+``ids``                                       what was generated
+``loss``, ``gradients.NAME``, ``weights.NAME``  loss, gradients, and weights after Adam's first step
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from triglot.shared.arrays import Array
+from triglot.shared.training.plan import BETAS
+
+IDS = "ids"
+GENERATED = "generated"  # the number of tokens that all batches of a generation got; not judged
+LOSS = "loss"
+GRADIENTS = "gradients."
+WEIGHTS = "weights."
+
+
+def name_outputs(output: Any, heads: Any) -> dict[str, Any]:
+    """Return the outputs of a forward pass by name; ``heads`` maps names to heads, or is the averaged weights."""
+    return {"output": output, **(cast("dict[str, Any]", heads) if isinstance(heads, dict) else {"averaged": heads})}
+
+
+def name_gradients(loss: float, gradients: Mapping[str, Array]) -> dict[str, Array]:
+    """Return loss and gradients by name."""
+    return {LOSS: np.asarray(loss), **{GRADIENTS + name: np.asarray(value) for name, value in gradients.items()}}
+
+
+def name_first_step(loss: float, first_moments: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Return loss, gradients and weights after the first step by name.
+
+    After one step, Adam's first moment is a fixed share of the gradient.
+    """
+    gradients = {name: np.asarray(moment) / (1 - BETAS[0]) for name, moment in first_moments.items()}
+    return name_gradients(loss, gradients) | {WEIGHTS + name: weight for name, weight in weights.items()}
