@@ -1,6 +1,6 @@
-"""A correct implementation never raises an alarm: many seeds of weights and inputs over many shapes.
+"""Correct implementations never diverge, for many shapes, weights and inputs.
 
-The tests take three shapes and a seed each; ``make audit`` all of them with ten seeds each, in every dtype.
+The short form takes one shape and one seed. ``make audit`` takes all shapes with ten seeds each, in every dtype.
 """
 
 import sys
@@ -14,11 +14,11 @@ from triglot.shared.dtypes import ARITHMETIC, HALVES
 from triglot.shared.model.recipes import recipe
 
 SHAPES = 24
-QUICK = [(7, "float32")]  # attention alone; the others take long
+SHORT_FORM = [(7, "float32")]  # attention alone, which is quick
 
 
 def shape(number):
-    """A configuration with random sizes and variants; ``number`` is its seed."""
+    """Return a configuration with random sizes and variants, drawn with the seed ``number``."""
     generator = np.random.default_rng(number)
 
     def between(low, high):
@@ -31,7 +31,7 @@ def shape(number):
     layers, inner = between(1, 3), between(1, 96)
     base = replace(
         recipe(name),
-        shared_embeddings=False,  # unless it is drawn
+        shared_embeddings=False,  # may be drawn below
         hidden_size=between(8, 64),
         heads=between(1, 4),
         key_size=between(1, 16),
@@ -44,7 +44,7 @@ def shape(number):
             {"masking": "exclude", "masking_value": None},
             {"masking": "fill", "masking_value": -1e9},
             {"masking": "add", "masking_value": -1e4},
-            {"masking": one_of("add", "fill"), "masking_value": -3.4028234663852886e38},  # the least float32
+            {"masking": one_of("add", "fill"), "masking_value": -3.4028234663852886e38},  # float32's lowest number
         ),
     )
     if base.kind == "attention":
@@ -85,10 +85,10 @@ def pytest_generate_tests(metafunc):
     if "number" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--seeds") > 1
         cases = [(number, dtype) for number in range(SHAPES) for dtype in ARITHMETIC]
-        metafunc.parametrize(("number", "dtype"), cases if thorough else QUICK)
+        metafunc.parametrize(("number", "dtype"), cases if thorough else SHORT_FORM)
 
 
-def test_no_alarm(number, dtype, pytestconfig, make_checkpoint, record_property):
+def test_correct_code_never_diverges(number, dtype, pytestconfig, make_checkpoint, record_property):
     config = shape(number)
     frameworks = [name for name in triglot.frameworks() if name != "paddle" or dtype not in HALVES]
     shares = []
@@ -98,19 +98,19 @@ def test_no_alarm(number, dtype, pytestconfig, make_checkpoint, record_property)
         alarms = [row for row in report.rows if row.verdict != "pass"]
         assert report.verdict == "pass", (seed, alarms)
         shares.append(max(row.budget_used for row in report.rows))
-    # For the record of the audit: how much of a budget the worst value used up.
+    # Recorded by the audit: the share of the budget that the worst value uses up.
     record_property("largest_share_of_a_budget", max(shares))
 
 
 @pytest.fixture(autouse=True)
-def compiled_code_is_not_kept():
-    """JAX keeps what it compiled for every shape: gigabytes over an audit."""
+def discard_compiled_code():
+    """Clear JAX's cache, which would grow by gigabytes over an audit."""
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
 
 
-def test_the_shapes_are_different_ones():
+def test_the_shapes_differ():
     shapes = [shape(number) for number in range(SHAPES)]
     assert len(set(shapes)) == SHAPES
     assert {config.kind for config in shapes} == {"encoder", "encoder_decoder", "attention"}

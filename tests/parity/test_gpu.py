@@ -1,4 +1,4 @@
-"""What only a GPU shows: ``make gpu``. What surrounds it is tested on the CPU (``test_bench_device.py``)."""
+"""Tests that need a GPU: ``make gpu``. The code around them is tested on the CPU in ``tests/bench/test_device.py``."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ SHORT = ("--batch", "4", "--length", "16", "--seconds", "0.2", "--rounds", "3")
 
 @pytest.fixture
 def on_cuda(request, framework, make_checkpoint):
-    """The name of a framework that finds a GPU."""
+    """Return the name of a framework that finds a GPU."""
     if not request.config.getoption("--gpu"):
         pytest.skip("needs --gpu")
     try:
@@ -65,7 +65,7 @@ def test_a_gpu_is_timed(on_cuda, model, workload, dtype, workplace):
     }
     for case in timed:
         assert case["peak_device_mb"] > 0
-        if on_cuda != "jax":  # which has no events
+        if on_cuda != "jax":  # JAX has no events
             assert 0 < case["device_ms"]["p50"] < 1.05 * case["latency_ms"]["p50"]
 
 

@@ -1,4 +1,4 @@
-"""From errors to verdicts: every way in which a result can be wrong, and that none of them passes."""
+"""Verdicts: a result can be wrong in many ways, and none of them passes."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def check():
 
 @pytest.fixture
 def truth(check):
-    """A truth of ones and a noise of 1e-7 for every named value, in shapes that fit the batch."""
+    """Return a truth of ones with a noise of 1e-7 for every named value, in shapes that fit the batch."""
     sizes = {"batch": 2, "target": 5, "source": 5, "position": 5}
     values = {
         name: np.ones([sizes.get(axis, 3) for axis in activation.axes])
@@ -40,7 +40,7 @@ def truth(check):
 
 @pytest.fixture
 def results(check, truth):
-    """What a perfect implementation gives."""
+    """Return what a perfect implementation gives."""
     values = {name: value.astype(np.float32) for name, value in truth.values.items()}
     methods = {"api.encode": values["output"], "api.heads.pooler": values["heads.pooler"], "api.weights": np.array(0)}
     return {**values, **methods, **expected_masks(check.batch)}
@@ -60,16 +60,16 @@ def test_budget_is_eight_times_the_noise_and_four_units_of_the_largest_value():
     assert budget(1e-7, 2.0, "float32") == pytest.approx(8e-7 + 4 * 2.0**-24 * 2, rel=1e-12)
     assert budget(0.0, 2.0, "float64") == 4 * 2.0**-53 * 2
     assert budget(0.0, 1.0, "float16") == 4 * 2.0**-11
-    assert budget(0.0, 1e-6, "float16") == 4 * 2.0**-25, "half of the least number, which all its small ones lie apart"
+    assert budget(0.0, 1e-6, "float16") == 4 * 2.0**-25, "half the distance between float16's smallest numbers"
     assert noise_in("float32", 1e-7) == 1e-7
     assert noise_in("bfloat16", 1e-2) == 1e-2
     assert noise_in("float64", 1e-7) == 1e-7 * 2.0**-29
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.99, "pass"), (1.01, "diverged")])
-def test_error_is_judged_by_the_budget(factor, verdict, check, truth, results):
+def test_an_error_over_the_budget_diverges(factor, verdict, check, truth, results):
     limit = budget(1e-7, 1.0, "float32")
-    truth.values[NAME][0, 0, 0, 0] -= factor * limit  # in float64, where it is exact enough
+    truth.values[NAME][0, 0, 0, 0] -= factor * limit  # in the float64 truth, where the change is exact
     rows = {row.name: row for row in judge_check(SUBJECT, check, truth, results, CONFIG)}
     assert rows[NAME].verdict == verdict
     assert rows[NAME].error == pytest.approx(factor * limit, rel=1e-6)
@@ -78,14 +78,14 @@ def test_error_is_judged_by_the_budget(factor, verdict, check, truth, results):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_diverges(bad, check, truth, results):
+def test_a_value_that_is_not_finite_diverges(bad, check, truth, results):
     results[NAME][1, 0, 1, 0] = bad
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.error) == ("diverged", None)
     assert "NaN or infinity" in row.reason
 
 
-def test_truth_that_is_not_finite_never_passes(check, truth, results):
+def test_a_truth_that_is_not_finite_never_passes(check, truth, results):
     truth.values[NAME][0, 0, 0, 0] = np.nan
     assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
     truth.values[NAME][0, 0, 0, 0] = np.inf
@@ -93,19 +93,19 @@ def test_truth_that_is_not_finite_never_passes(check, truth, results):
     assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
 
 
-def test_missing_value_diverges(check, truth, results):
+def test_a_missing_value_diverges(check, truth, results):
     del results[NAME]
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.reason) == ("diverged", "the value is missing")
 
 
-def test_unknown_value_diverges(check, truth, results):
+def test_an_unknown_value_diverges(check, truth, results):
     results["encoder.layers.0.surprise"] = np.zeros(3)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["encoder.layers.0.surprise"]
     assert (row.verdict, row.reason) == ("diverged", "the reference has no such value")
 
 
-def test_shape_that_would_broadcast_diverges(check, truth, results):
+def test_a_shape_that_would_broadcast_diverges(check, truth, results):
     results[NAME] = results[NAME][:1]
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert row.verdict == "diverged"
@@ -119,7 +119,7 @@ def test_one_flipped_bit_of_a_mask_diverges(check, truth, results):
     assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 differ")
 
 
-def test_mask_of_numbers_diverges(check, truth, results):
+def test_a_mask_of_numbers_diverges(check, truth, results):
     results["masks.causal"] = results["masks.causal"].astype(np.float32)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["masks.causal"]
     assert row.reason == "the dtype is float32, expected bool"
@@ -140,7 +140,7 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, truth, results
     }
 
 
-def test_real_marks_targets_and_sources(check):
+def test_real_targets_and_sources_are_judged(check):
     valid = check.batch.valid
     scores = judged_tokens("encoder.layers.0.attention.scores", check, CONFIG)
     np.testing.assert_array_equal(scores, valid[:, None, :, None] & valid[:, None, None, :])
@@ -152,39 +152,39 @@ def test_fresh_values_are_judged_at_padding_too(check):
     assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
 
 
-def test_value_of_another_dtype_diverges(check, truth, results):
+def test_a_value_of_another_dtype_diverges(check, truth, results):
     results[NAME] = results[NAME].astype(np.float64)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert (row.verdict, row.reason) == ("diverged", "the dtype is float64, expected float32")
 
 
 @pytest.mark.parametrize("method", ["api.encode", "api.heads.pooler"])
-def test_method_that_returns_what_the_model_did_not_compute_diverges(method, check, truth, results):
+def test_a_method_that_disagrees_with_the_trace_diverges(method, check, truth, results):
     results[method] = np.zeros_like(results[method])
     rows = judge_check(SUBJECT, check, truth, results, CONFIG)
     assert set(verdicts(rows)) == {method}
     assert first_divergence(rows, list(activations(CONFIG))) == Divergence(method, "local")
 
 
-def test_weights_that_are_not_the_checkpoints_diverge(check, truth, results):
+def test_changed_weights_diverge(check, truth, results):
     results["api.weights"] = np.array(2)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["api.weights"]
     assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
 
 
-def test_noise_that_is_not_finite_never_passes(check, truth, results):
+def test_a_noise_that_is_not_finite_never_passes(check, truth, results):
     truth.noise[NAME] = np.nan
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
     assert row.reason == "the budget is nan: the reference itself is not finite"
 
 
-def test_distance_is_taken_over_what_is_selected():
+def test_distance_covers_only_the_selected_entries():
     assert distance(np.array([1.0, 5.0]), np.array([1.5, 1.0]), None) == 4.0
     assert distance(np.array([1.0, 5.0]), np.array([1.5, 1.0]), np.array([True, False])) == 0.5
     assert np.isnan(distance(np.array([np.nan]), np.array([1.0]), None))
 
 
-def test_the_worst_batch_counts(check, truth, results):
+def test_merging_batches_keeps_the_worst_row(check, truth, results):
     good = judge_check(SUBJECT, check, truth, results, CONFIG)
     results = {**results, NAME: results[NAME] + 1}
     bad = judge_check(SUBJECT, check, truth, results, CONFIG)
@@ -194,7 +194,7 @@ def test_the_worst_batch_counts(check, truth, results):
         assert verdicts(merged)[NAME].verdict == "diverged"
 
 
-def test_worst_prefers_what_has_no_number():
+def test_a_row_without_a_number_is_the_worst():
     rows = [row(error=1.0, budget=0.5, verdict="diverged"), row(error=None, budget=None, verdict="diverged")]
     assert worst(rows).error is None
     assert worst([row(error=0.1, budget=1.0), row(error=0.2, budget=10.0)]).error == 0.1
@@ -224,20 +224,20 @@ def test_first_local_divergence_is_the_first_in_the_computation():
     assert first_divergence(rows, ORDER) == Divergence("b", "local")
 
 
-def test_local_beats_what_may_be_inherited():
+def test_a_local_divergence_outranks_an_inherited_one():
     rows = [row("b", "end_to_end", verdict="diverged"), row("c", "normal", verdict="diverged")]
     assert first_divergence(rows, ORDER) == Divergence("c", "local")
 
 
-def test_the_very_first_value_can_inherit_from_nothing():
+def test_the_first_value_has_nothing_to_inherit():
     assert first_divergence([row("a", "maximum_length", verdict="diverged")], ORDER) == Divergence("a", "local")
 
 
-def test_without_a_local_error_it_is_inherited():
+def test_a_divergence_without_a_local_error_is_inherited():
     assert first_divergence([row("b", "end_to_end", verdict="diverged")], ORDER) == Divergence("b", "inherited")
 
 
-def test_wrong_mask_comes_first():
+def test_a_wrong_mask_comes_first():
     rows = [row("a", "local", verdict="diverged"), row("masks.padding", "masks", verdict="diverged")]
     assert first_divergence(rows, ORDER) == Divergence("masks.padding", "local")
 
@@ -269,7 +269,7 @@ def test_verdict_and_exit_code(rows, frameworks, verdict, code):
     assert report(rows, frameworks).exit_code == code
 
 
-def test_failure_is_a_row_of_its_check_or_of_the_worker(check):
+def test_a_failure_is_a_row_of_its_check_or_of_the_worker(check):
     stopped = failure(SUBJECT, check, WorkerError("gone", fatal=True))
     failed = failure(SUBJECT, check, WorkerError("bad", fatal=False))
     assert (stopped.check, failed.check) == ("worker", "end_to_end")
@@ -289,7 +289,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
     assert content["first_divergence"] == {"torch": {"name": "a", "kind": "local"}}
 
 
-def test_plan_holds_every_check_and_the_extreme_lengths():
+def test_the_plan_has_every_check_and_the_extreme_lengths():
     batches = random_batches(CONFIG, 2, 3, seed=0)
     checks = plan(CONFIG, batches, seed=0, dtype="float32")
     assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
@@ -303,28 +303,28 @@ def test_plan_holds_every_check_and_the_extreme_lengths():
     assert not all(check.batch.valid.all() for check in checks if check.name == "normal")
 
 
-def test_the_noise_of_a_saturated_tanh():
-    """NumPy gives exactly 1 where the kernels of frameworks give a little less; the noise runs do, too."""
+def test_noise_includes_the_rounding_of_a_saturated_tanh():
+    """NumPy gives exactly 1 where the kernels of frameworks give slightly less, so the noise runs give less too."""
     x = np.full(1000, 12, np.float32)
     assert (numpy_nn.tanh(x) == 1).all()
     with numpy_nn.permuted_contractions(0):
-        shaken = numpy_nn.tanh(x)
-    assert set(np.unique(shaken)) == {np.float32(1), np.float32(1 - 2.0**-24)}
+        rounded = numpy_nn.tanh(x)
+    assert set(np.unique(rounded)) == {np.float32(1), np.float32(1 - 2.0**-24)}
     assert numpy_nn.tanh(x.astype(np.float64)).dtype == np.float64
 
 
-def test_the_noise_of_a_sum_that_begins_with_its_bias():
-    """Beside a bias of 1, partial sums of small terms are rounded like numbers around 1; a product alone is not."""
+def test_noise_includes_sums_that_begin_with_the_bias():
+    """Partial sums that start at a bias of 1 round like numbers around 1; the product alone rounds much finer."""
     generator = np.random.default_rng(0)
     x, weight = (generator.standard_normal(shape).astype(np.float32) * 1e-3 for shape in ((64, 300), (300, 1)))
     bias = np.ones(1, np.float32)
     exact = numpy_nn.linear(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))
-    begun_with_bias = bias + np.zeros((64, 1), np.float32)
+    bias_first = bias + np.zeros((64, 1), np.float32)
     for term in range(300):
-        begun_with_bias += x[:, term : term + 1] * weight[term]
+        bias_first += x[:, term : term + 1] * weight[term]
     product_first = numpy_nn.linear(x, weight, bias)
     with numpy_nn.permuted_contractions(0):
         noise = np.abs(numpy_nn.linear(x, weight, bias) - exact).max()
-    legitimate = np.abs(begun_with_bias - exact).max()
+    legitimate = np.abs(bias_first - exact).max()
     assert legitimate > 8 * np.abs(product_first - exact).max()
     assert legitimate <= 8 * noise

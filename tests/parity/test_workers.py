@@ -1,4 +1,4 @@
-"""A framework that crashes, hangs, dies or cannot be imported is a row in the report; the others still finish."""
+"""A framework that crashes, hangs or cannot be imported becomes a row of the report, and the others finish."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ import triglot
 from triglot import impls
 from triglot.parity import pool as pools
 
-# Each stands in for the worker of one framework: the real worker, after something happened to it.
+# What happens inside the worker of one framework when it builds its model.
 MISHAPS = {
     "killed": (
         "import os, signal, sys; print('a warning about something else', file=sys.stderr, flush=True); "
@@ -47,9 +47,9 @@ REASONS = {
 
 @pytest.fixture
 def mishap(monkeypatch):
-    """Lets a mishap befall the worker of one framework: it happens inside the worker, when it builds its model."""
+    """Return a function that makes code run inside the worker of one framework when it builds its model."""
 
-    def befall(framework, code):
+    def plant(framework, code):
         start = pools.Worker.__init__
 
         def replaced(self, command, log, threads, time_limit):
@@ -65,11 +65,11 @@ def mishap(monkeypatch):
 
         monkeypatch.setattr(pools.Worker, "__init__", replaced)
 
-    return befall
+    return plant
 
 
 @pytest.mark.parametrize("kind", MISHAPS)
-def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp_path):
+def test_a_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp_path):
     grandchild = tmp_path / "pid"
     mishap("paddle", MISHAPS[kind].replace("LOG", repr(str(grandchild))))
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
@@ -86,8 +86,8 @@ def test_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp
         assert not alive(int(grandchild.read_text()))
 
 
-def test_worker_that_prints_before_it_listens_is_a_row(mishap, make_checkpoint, tmp_path, monkeypatch):
-    """A hook of the site, say, that prints when Python starts: what it prints is taken for the first answer."""
+def test_a_worker_that_prints_at_startup_is_a_row(mishap, make_checkpoint, tmp_path, monkeypatch):
+    """For example, a site hook that prints when Python starts: its output is read as the first answer."""
     (tmp_path / "sitecustomize.py").write_text("print('Welcome to the cluster', flush=True)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], threads=1)
@@ -95,21 +95,21 @@ def test_worker_that_prints_before_it_listens_is_a_row(mishap, make_checkpoint, 
     assert report.rows[0].reason == "printed 'Welcome to the cluster' instead of an answer"
 
 
-def test_import_failure_names_the_exception(mishap, make_checkpoint):
+def test_an_import_failure_names_the_exception(mishap, make_checkpoint):
     mishap("jax", "raise ImportError('libjax.so: cannot open shared object file')")
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["jax"], threads=1)
     assert report.verdict == "error"
     assert report.rows[0].reason == "ImportError: libjax.so: cannot open shared object file"
 
 
-def test_what_a_library_prints_is_no_answer(mishap, make_checkpoint):
-    """The answers have a channel of their own: standard output inside the worker goes to its log."""
+def test_output_of_a_library_is_not_an_answer(mishap, make_checkpoint):
+    """Answers have their own channel, and standard output inside the worker goes to its log."""
     mishap("torch", "print('{\"error\": \"not an answer\"}'); raise ValueError('the real reason')")
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], threads=1)
     assert report.rows[0].reason == "ValueError: the real reason"
 
 
-# How memory runs out: NumPy cannot allocate, PyTorch cannot, or the process itself is at its limit.
+# Out of memory in NumPy, in PyTorch, or at the limit of the process.
 MEMORY = {
     "numpy": ("import numpy; numpy.ones(1 << 50)", "MemoryError: Unable to allocate "),
     "torch": ("import torch; torch.ones(1 << 50)", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
@@ -122,7 +122,7 @@ MEMORY = {
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_worker_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_checkpoint):
+def test_running_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_checkpoint):
     code, reason = MEMORY[kind]
     mishap("torch", code)
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
@@ -136,7 +136,7 @@ def test_worker_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_
 
 @pytest.fixture
 def other_python(tmp_path):
-    """An interpreter of another environment, which sees the packages of this one and leaves a mark when it starts."""
+    """Return an interpreter of another environment that sees our packages, and the file that it writes at startup."""
     venv.create(tmp_path / "other", symlinks=True)
     (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
     own = sysconfig.get_path("purelib")
@@ -146,8 +146,8 @@ def other_python(tmp_path):
     return tmp_path / "other" / "bin" / "python", mark
 
 
-def test_framework_runs_in_another_interpreter(other_python, make_checkpoint, monkeypatch):
-    """Also one that this interpreter does not have."""
+def test_a_framework_runs_in_another_interpreter(other_python, make_checkpoint, monkeypatch):
+    """Even a framework that is not installed in this one."""
     python, mark = other_python
     monkeypatch.setattr(impls, "installed", lambda: ("paddle",))
     report = triglot.check(make_checkpoint("bert-base-tiny"), pythons={"torch": python}, threads=1)
@@ -160,7 +160,7 @@ def test_framework_runs_in_another_interpreter(other_python, make_checkpoint, mo
     assert workers["torch"]["packages"]["triglot"] == metadata.version("triglot")
 
 
-def test_interpreter_without_triglot_is_a_row(tmp_path, make_checkpoint):
+def test_an_interpreter_without_triglot_is_a_row(tmp_path, make_checkpoint):
     venv.create(tmp_path / "bare", symlinks=True)
     python = tmp_path / "bare" / "bin" / "python"
     report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], pythons={"torch": python}, threads=1)
@@ -168,8 +168,8 @@ def test_interpreter_without_triglot_is_a_row(tmp_path, make_checkpoint):
     assert report.rows[0].reason == "ended with exit code 1: its interpreter has no Triglot; install it there"
 
 
-def test_interpreter_with_another_triglot_is_a_row(other_python, make_checkpoint, monkeypatch):
-    """What two versions compute may differ for reasons that are no framework's."""
+def test_an_interpreter_with_another_triglot_is_a_row(other_python, make_checkpoint, monkeypatch):
+    """Two versions may differ for reasons that have nothing to do with the framework."""
     here = pools.environment()
     here["packages"] = {**here["packages"], "triglot": "9.9"}
     monkeypatch.setattr(pools, "environment", lambda: here)
@@ -178,10 +178,10 @@ def test_interpreter_with_another_triglot_is_a_row(other_python, make_checkpoint
     assert f"has Triglot {ours}, this one 9.9" in report.rows[0].reason
 
 
-def test_program_that_is_no_interpreter_is_refused_or_a_row(tmp_path, make_checkpoint):
+def test_a_program_that_is_not_an_interpreter_is_refused_or_a_row(tmp_path, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     broken = tmp_path / "python"
-    broken.write_bytes(b"\x7fELF and no more")
+    broken.write_bytes(b"\x7fELF and nothing else")
     broken.chmod(0o755)
     message = rf"^cannot start {re.escape(str(broken))}: .*; give a Python interpreter$"
     with pytest.raises(triglot.FrameworkError, match=message):
@@ -204,8 +204,8 @@ def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
     assert report.exit_code == 1
 
 
-def test_worker_ends_when_the_harness_is_gone(tmp_path):
-    """Even one that was killed and could not clean up: the worker notices that its input has ended."""
+def test_a_worker_ends_when_the_harness_is_gone(tmp_path):
+    """Even if the harness was killed and could not clean up: the worker notices that its input has ended."""
     worker = subprocess.Popen(
         [sys.executable, "-P", "-m", "triglot.parity.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
@@ -216,8 +216,8 @@ def test_worker_ends_when_the_harness_is_gone(tmp_path):
     assert worker.wait(timeout=60) == 0
 
 
-def test_interrupt_leaves_no_process_and_no_file(tmp_path):
-    """Ctrl-C in the middle of a run: exit code 130, one line, nothing left behind."""
+def test_an_interrupt_leaves_no_process_and_no_file(tmp_path):
+    """Ctrl-C in the middle of a run ends it with exit code 130 and one line, and leaves nothing behind."""
     target = tmp_path / "report.json"
     environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
     (tmp_path / "scratch").mkdir()
@@ -230,10 +230,10 @@ def test_interrupt_leaves_no_process_and_no_file(tmp_path):
     assert workers
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    # A shell shows 130 for both; the second is Python's own way when the interrupt passed through an exec.
+    # A shell shows 130 for both. Python dies by the signal itself if the interrupt passed through an exec.
     assert process.returncode in (130, -signal.SIGINT)
     assert errors.decode() == "triglot: interrupted\n"
-    deadline = time.monotonic() + 10  # one that was just starting ends as soon as it finds its input closed
+    deadline = time.monotonic() + 10  # a worker that is still starting ends when it reads its closed input
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in workers)
@@ -242,7 +242,7 @@ def test_interrupt_leaves_no_process_and_no_file(tmp_path):
 
 
 def children(parent=None):
-    """The processes that ``parent`` (this one by default) has started and that still run."""
+    """Return the running child processes of ``parent``, by default of this process."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
@@ -254,7 +254,7 @@ def children(parent=None):
 
 
 def alive(pid):
-    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
