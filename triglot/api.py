@@ -1,4 +1,4 @@
-"""The public functions: thin, each puts together what ``shared`` and ``impls`` offer."""
+"""The public functions except those for training. Each combines parts of ``shared``, ``impls`` and ``parity``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port"
 
 
 def frameworks() -> tuple[str, ...]:
-    """The installed ones of "torch", "paddle" and "jax", in that order. Imports none of them."""
+    """Return the installed ones of "torch", "paddle" and "jax", in that order, without importing them."""
     return impls.installed()
 
 
 def first_framework() -> str:
-    """The first of the installed frameworks.
+    """Return the first installed framework.
 
     Raises:
         FrameworkError: none is installed.
@@ -37,15 +37,15 @@ def first_framework() -> str:
 
 
 def recipes() -> dict[str, ModelConfig]:
-    """The named configurations."""
+    """Return the named configurations."""
     return named.recipes()
 
 
 def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint:
-    """A checkpoint with seeded random weights, the same on every machine.
+    """Return a checkpoint with seeded random weights, which are the same on every machine.
 
     Raises:
-        ConfigError: there is no recipe of that name, or the seed is no whole number or negative.
+        ConfigError: no recipe has that name, or the seed is not a whole number of at least 0.
     """
     arguments.whole_number("seed", seed, 0)
     config = configured({}, recipe_or_config)
@@ -58,7 +58,7 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write a neutral checkpoint, all of it or nothing; see ``shared.checkpoint.save``."""
+    """Write a neutral checkpoint, completely or not at all; see ``shared.checkpoint.save``."""
     checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path))
 
 
@@ -70,18 +70,21 @@ def port(
     target_dialect: str | None = None,
     config: str | ModelConfig | Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Foreign weights as a neutral checkpoint, and written to ``target`` in ``target_dialect``, if that is given.
+    """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
 
-    ``source`` is a path, a checkpoint, or a recipe, with its trained weights if it has any. The dialects are "neutral",
-    the default of ``target_dialect``, "huggingface", and the state dicts of the articles: "article-translation",
-    "article-dygraph", "article-prenorm", "article-annotated", "article-multihead". That of the source shows by its
-    looks, but those of the articles have to be named. ``config``, a recipe, a whole configuration or single fields,
-    says what the weights do not: for a bare state dict, heads, activation, norm_eps and masking; for that of an
-    article, what differs from the recipe of that name. ``left_out`` of the result names what is not kept.
+    ``source`` is a path, a checkpoint, or the name of a recipe, which brings its trained weights if it has any. The
+    dialects are "neutral", "huggingface" and those of the articles: "article-translation", "article-dygraph",
+    "article-prenorm", "article-annotated" and "article-multihead". ``target_dialect`` None means "neutral".
+    ``source_dialect`` None means that Triglot recognises "neutral" and "huggingface"; an article has to be named.
+
+    ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not: heads,
+    activation, norm_eps and masking for a bare state dict, and what differs from the recipe for an article.
+
+    The result's ``left_out`` names the tensors that were not kept, and why.
 
     Raises:
-        ModelNotFoundError: there is nothing at ``source``.
-        PortingError: a dialect is unknown, or the source is not in it, or cannot be translated without loss.
+        ModelNotFoundError: ``source`` does not exist.
+        PortingError: a dialect is unknown, or the source is not in it or cannot be translated without loss.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
@@ -99,10 +102,10 @@ def port(
 def build(
     framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
 ) -> Model:
-    """The model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy", the reference; see ``impls.build``.
+    """Build the model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy" (the reference); see ``impls.build``.
 
     Raises:
-        FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
+        FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
         CheckpointError: a weight is NaN or infinite, or does not fit into the dtype.
     """
     return impls.build(framework, arguments.checkpoint(checkpoint), device=device, dtype=dtype, mode=mode)
@@ -125,18 +128,19 @@ def check(
     inputs: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Prove, or disprove, that every framework computes what ``checkpoint`` says.
+    """Compare every framework with the float64 reference on the weights of ``checkpoint``, and return the report.
 
-    ``frameworks`` None: every one that is installed. ``batches`` None: seeded random tokens. ``isolate`` gives each
-    framework a process of its own with ``threads`` threads (None: as many as there are cores) and ``time_limit``
-    seconds for each answer. ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that
-    cannot live in one environment; Triglot has to be installed there. ``model`` and ``inputs`` name both in the report.
+    ``frameworks`` None means every installed one, ``batches`` None seeded random tokens. ``isolate`` runs each
+    framework in its own process with ``threads`` threads (None: one per core) and ``time_limit`` seconds per check.
+    ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that cannot share an
+    environment; Triglot has to be installed there too. ``model`` and ``inputs`` describe both in the report.
+    ``progress`` is called with the number of checks done, their total and the name of the next one.
 
     Raises:
-        FrameworkError: a framework is unknown or not installed, none is installed, an interpreter cannot be started,
-            or dtype, device or mode is unknown.
+        FrameworkError: a framework is unknown or not installed, an interpreter cannot be started, or the dtype,
+            device or mode is unknown.
         CheckpointError: a weight is NaN or infinite.
-        InputError: there is no batch, or one does not fit the model.
+        InputError: there is no batch, or a batch does not fit the model.
     """
     from triglot.parity import run  # noqa: PLC0415 (it loads SciPy, and loading weights should not wait for that)
 

@@ -1,4 +1,4 @@
-"""What callers hand to the public functions, checked before anything is done with it."""
+"""Checks of the arguments that callers pass to the public functions. Each returns the argument or raises."""
 
 import os
 import threading
@@ -10,24 +10,24 @@ from triglot.shared.inputs.validation import Batch
 
 
 def checkpoint(value: Any) -> Checkpoint:
-    """``value``, if it is a checkpoint.
+    """Return ``value`` if it is a checkpoint.
 
     Raises:
         CheckpointError: it is not.
     """
     if not isinstance(value, Checkpoint):
         raise CheckpointError(
-            f"checkpoint is a {type(value).__name__}; expected a Checkpoint, as triglot.load, triglot.port or "
-            "triglot.initialize gives one"
+            f"checkpoint is a {type(value).__name__}; expected a Checkpoint; make one with triglot.load, triglot.port "
+            "or triglot.initialize"
         )
     return value
 
 
 def path(name: str, value: Any) -> Any:
-    """``value``, if it can be a path.
+    """Return ``value`` if it can be a path.
 
     Raises:
-        InputError: it is neither text nor a path, or it is empty.
+        InputError: it is empty, or neither text nor a path.
     """
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{name} is a {type(value).__name__}; expected a path")
@@ -37,7 +37,7 @@ def path(name: str, value: Any) -> Any:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """``value``, if it is a whole number of at least ``least``.
+    """Return ``value`` if it is a whole number of at least ``least``.
 
     Raises:
         ConfigError: it is not.
@@ -48,23 +48,23 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def seconds(name: str, value: Any) -> float:
-    """``value``, if it is a time of at least a second; as much of it as the system can wait.
+    """Return ``value`` if it is a time of at least one second, cut to the longest time that the system can wait.
 
     Raises:
         ConfigError: it is not.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 1:  # NaN is not
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 1:  # NaN is refused too
         raise ConfigError(f"{name} is {value!r}; expected a number of seconds, 1 or more")
     return min(float(value), threading.TIMEOUT_MAX / 2)
 
 
 def batches(value: Any) -> None:
-    """Whether ``value`` is a sequence of batches, and not an empty one.
+    """Refuse anything but a sequence of at least one batch.
 
     Raises:
-        InputError: it is not.
+        InputError: ``value`` is something else.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(batch, Batch) for batch in value):
-        raise InputError("batches holds something else than batches; make them with triglot.batch")
+        raise InputError("batches is not a list of batches; make them with triglot.batch")
     if not value:
-        raise InputError("batches is empty; give at least one batch, or None for random ones")
+        raise InputError("batches is empty; pass at least one batch, or None for random ones")

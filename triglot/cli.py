@@ -1,6 +1,6 @@
-"""The command line: every command by its name, and what all have in common. The work is done by the public API.
+"""The command line: registers the commands and turns every error into one line. The public API does the work.
 
-Exit codes: 0 all is well; 1 a divergence was found; 2 it could not run.
+``exit_codes.py`` lists the exit codes.
 """
 
 import signal
@@ -10,13 +10,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from triglot import exit_codes
 from triglot.commands.bench import bench
 from triglot.commands.doctor import doctor
 from triglot.commands.inspect import inspect
 from triglot.commands.parity import parity
 from triglot.commands.port import port
 from triglot.commands.recipes import recipes
-from triglot.commands.train import INTERRUPTED, train
+from triglot.commands.train import train
 from triglot.commands.translate import translate
 from triglot.shared.errors import TriglotError
 
@@ -31,8 +32,8 @@ for command in (parity, bench, port, inspect, recipes, doctor, train, translate)
     app.command()(command)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib import metadata  # noqa: PLC0415
 
         print(metadata.version("triglot"))  # noqa: T201
@@ -41,19 +42,19 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def main_options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Declare the options of every command, for --help; ``main`` reads them."""
+    """Declare the options that all commands share, for --help. ``main`` reads --debug itself."""
 
 
 def main() -> None:
-    """Run the command line; every error is one line on standard error and exit code 2."""
+    """Run the command line. Every error becomes one line on standard error and exit code 2."""
     debug = "--debug" in sys.argv
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us wants no files left either
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # allowed in any position
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up temporary files then too
     try:
         code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
@@ -68,15 +69,15 @@ def main() -> None:
         if isinstance(error, MemoryError):
             _fail(f"not enough memory: {error}; use a smaller model or batch, or a machine with more")
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug, and report the traceback")
-    if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is to be lost any more, and frameworks clean up at exit
+    if code == exit_codes.INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all results are written; let frameworks exit cleanly
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 
 
 def _fail(message: str) -> NoReturn:
     line = " ".join(message.split())
-    # Names come from files: one with an escape sequence is not to reach the terminal as such.
-    shown = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
-    print(f"triglot: {shown}", file=sys.stderr)  # noqa: T201
-    sys.exit(2)
+    # Names come from files, so an escape sequence in one must not reach the terminal.
+    printable = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
+    print(f"triglot: {printable}", file=sys.stderr)  # noqa: T201
+    sys.exit(exit_codes.FAILED)

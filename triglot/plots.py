@@ -1,4 +1,4 @@
-"""Curves of a training, by matplotlib."""
+"""The learning curves of a training, drawn with matplotlib."""
 
 import importlib.util
 from pathlib import Path
@@ -11,31 +11,30 @@ from triglot.shared.errors import OutputError
 from triglot.shared.training.plan import Training
 
 FORMATS = ("png", "svg", "pdf")
-MOST_FALLS = 20  # of the rate, that can be marked and still be read
-WINDOW = 50  # steps over which the dark line is averaged
+MOST_MARKED_DECAYS = 20  # more would not be readable
+WINDOW = 50  # steps that the dark line averages over
 
 
 def check_plot(path: Path) -> None:
-    """Refuse, before the work, what could not be drawn after it.
+    """Refuse, before the training, a plot that could not be drawn after it.
 
     Raises:
-        OutputError: matplotlib is missing, the ending names no format, or the file cannot be written.
+        OutputError: matplotlib is missing, the format is not supported, or the file cannot be written.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise OutputError("plots need matplotlib, which is not installed; install triglot[report]")
     if path.suffix.removeprefix(".") not in FORMATS:
-        raise OutputError(f"cannot draw {path}: expected a name that ends in one of .{', .'.join(FORMATS)}")
+        raise OutputError(f"cannot draw {path}: expected a name that ends in .{', .'.join(FORMATS)}")
     files.check_target(path)
 
 
 def draw_training(training: Training, path: Path, title: str) -> None:
-    """Loss and accuracy over the steps, each step pale and their running mean dark.
+    """Draw loss and accuracy over the steps: every step in a pale line, the running mean in a dark one.
 
     Raises:
-        OutputError: see ``check_plot``.
+        OutputError: the file cannot be written.
     """
-    check_plot(path)
-    import matplotlib as mpl  # noqa: PLC0415 (it takes as long as a framework)
+    import matplotlib as mpl  # noqa: PLC0415 (importing it takes as long as importing a framework)
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogFormatter  # noqa: PLC0415
 
@@ -44,21 +43,21 @@ def draw_training(training: Training, path: Path, title: str) -> None:
     steps = np.arange(1, training.moments.steps + 1)
     _curve(upper, steps, np.asarray(training.history.loss), "tab:blue")
     upper.set_yscale("log")
-    for axis_of in (upper.yaxis.set_major_formatter, upper.yaxis.set_minor_formatter):
-        axis_of(LogFormatter(minor_thresholds=(1, 0.4)))  # plain numbers, more of them on a short axis
+    for set_formatter in (upper.yaxis.set_major_formatter, upper.yaxis.set_minor_formatter):
+        set_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # plain numbers, and more of them on a short axis
     upper.set_ylabel("cross-entropy (nats per token)")
     upper.set_title(title)
     _curve(lower, steps, 100 * np.asarray(training.history.accuracy), "tab:green")
-    lower.set_ylabel("tokens foreseen (%)")
+    lower.set_ylabel("correct tokens (%)")
     lower.set_xlabel("step")
     lower.set_ylim(0, 101)
-    falls = range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps)
-    for step in falls if len(falls) <= MOST_FALLS else ():
+    decays = range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps)
+    for step in decays if len(decays) <= MOST_MARKED_DECAYS else ():
         for axes in (upper, lower):
             axes.axvline(step, color="0.8", linewidth=1, zorder=0)
         upper.annotate(f"rate {training.plan.rate_at(step):g}", (step, 1), xycoords=("data", "axes fraction"),
                        xytext=(3, -12), textcoords="offset points", fontsize=8, color="0.4")  # fmt: skip
-    # The same curves give the same bytes.
+    # A fixed salt makes equal curves equal files.
     with mpl.rc_context({"svg.hashsalt": "triglot"}), files.writing(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=_metadata(path))
 
@@ -76,5 +75,5 @@ def _curve(axes: Any, steps: np.ndarray, values: np.ndarray, colour: str) -> Non
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """Without the date, which would make each file another one."""
+    """Leave out the date, so that equal curves give equal files."""
     return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:], {})

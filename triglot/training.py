@@ -1,15 +1,12 @@
-"""Training and translating with a model: what ``triglot train`` and ``triglot translate`` do, as functions."""
+"""The public functions for training and translation: ``train``, ``score`` and ``translation``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from triglot import api, arguments, impls, models
+from triglot import arguments, impls
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import TaskError, TrainingError
+from triglot.shared.errors import TrainingError
 from triglot.shared.training.loop import Learner, judge
 from triglot.shared.training.plan import Outcome, Plan, Training
 from triglot.shared.training.translation import Score, TranslationTask, translate, write
@@ -17,7 +14,7 @@ from triglot.shared.training.translation import Score, TranslationTask, translat
 STEPS = 20_000
 SAVE_EVERY = 1_000
 
-OnStep = Callable[[int, float, Outcome], bool]
+OnStep = Callable[[int, float, Outcome], bool]  # steps made, learning rate, outcome of the step -> continue?
 
 
 def train(
@@ -34,17 +31,19 @@ def train(
 ) -> Checkpoint:
     """Train ``checkpoint`` on the toy translation of article 000, up to step number ``steps``.
 
-    One that was trained before goes on exactly where it stopped, in any framework, with the plan and the dtype that it
-    has; ``plan`` and ``dtype`` None: those, or the defaults, float32 among them. Every ``save_every`` steps, and at the
-    end, what is there is written to ``target``, all of it or nothing, in the place of a file of that name. ``on_step``
-    is called after each step with the number of steps made, the rate and what the step saw; training stops when it
-    returns False.
+    A checkpoint that holds a training state resumes exactly where it stopped, in any framework. Its plan and dtype
+    cannot change: ``plan`` and ``dtype`` must be None or repeat them. For a new training, None means the default plan
+    and float32.
+
+    The checkpoint is written to ``target`` every ``save_every`` steps and at the end. It replaces an earlier file of
+    that name, completely or not at all. ``on_step`` is called after each step with the number of steps made, the
+    learning rate and the outcome of the step; training stops when it returns False.
 
     Raises:
         TaskError: the model cannot learn this task.
-        TrainingError: it is beyond ``steps`` already, plan or dtype are not those that it was trained with, the dtype
-            is no format to train in, or a loss is not finite: the last file written stays as it is.
-        FrameworkError: the framework is not installed, is the reference, or does not know the device.
+        TrainingError: the checkpoint has made ``steps`` steps already, the plan or dtype differs from that of its
+            training, the dtype is not supported for training, or a loss is not finite. The last file written stays.
+        FrameworkError: the framework is not installed, is the reference, or does not support the device.
         OutputError: ``target`` cannot be written.
     """
     arguments.checkpoint(checkpoint)
@@ -52,91 +51,62 @@ def train(
     arguments.whole_number("save_every", save_every, 1)
     if target is not None:
         arguments.path("target", target)
-    TranslationTask.for_model(checkpoint.config)  # before a framework is loaded
-    begun = checkpoint.training
-    if begun is not None and begun.moments.steps >= steps:
-        raise TrainingError(f"the training has made {begun.moments.steps} steps; ask for more than that")
-    plan = plan or (begun.plan if begun else Plan())
-    kept_in = _format(begun) if begun else "float32"
-    dtype = dtype or kept_in
-    if begun is not None and dtype != kept_in:
-        raise TrainingError(f"dtype of the training is {kept_in}, not {dtype}; leave it, or begin anew")
+    TranslationTask.for_model(checkpoint.config)  # refuse an unsuitable model before a framework is loaded
+    plan, dtype = _settings(checkpoint.training, steps, plan, dtype)
     learner = Learner(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
-    goes_on = True
+    stopped = False
 
     def follow(step: int, rate: float, outcome: Outcome) -> bool:
-        nonlocal goes_on
-        goes_on = on_step is None or on_step(step, rate, outcome)
-        return goes_on
+        nonlocal stopped
+        stopped = on_step is not None and not on_step(step, rate, outcome)
+        return not stopped
 
-    while goes_on and learner.steps < steps:
-        learner.learn(min(steps, learner.steps - learner.steps % save_every + save_every), follow)
+    while not stopped and learner.steps < steps:
+        next_save = learner.steps - learner.steps % save_every + save_every
+        learner.learn(min(steps, next_save), follow)
         if target is not None:
             checkpoints.save(learner.checkpoint(), target)
     return learner.checkpoint()
 
 
-def _format(training: Training) -> str:
-    return next(iter(training.moments.first.values())).dtype.name
-
-
-def plan_for(checkpoint: Checkpoint, model: str, resume: Path | None, given: Mapping[str, Any]) -> Plan:
-    """The plan that the options ask for: of a training that goes on its own, which they may repeat, not change.
-
-    Raises:
-        TrainingError: they ask for another plan, or for another model than that of the checkpoint to go on with.
-    """
-    if resume is not None:
-        if checkpoint.training is None:
-            raise TrainingError(f"{resume} keeps no training to go on with; give it as MODEL, without --resume")
-        if models.resolve(model).checkpoint.config != checkpoint.config:
-            raise TrainingError(f"{resume} is no {model}; name the recipe that it was trained from")
-    kept = checkpoint.training.plan.to_dict() if checkpoint.training else {}
-    return Plan(**{**kept, **given})
-
-
 def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int = 256) -> Score:
-    """The share of tokens, and of whole sentences, that come out right for ``count`` sentences no training has seen.
+    """Translate ``count`` sentences that no training has seen; return the shares of correct tokens and sentences.
 
     Raises:
-        TaskError: the model cannot have learnt the task.
+        TaskError: the model cannot have learned the task.
         FrameworkError: the framework is not installed.
     """
+    arguments.checkpoint(checkpoint)
     arguments.whole_number("seed", seed, 0)
     arguments.whole_number("count", count, 1)
-    return judge(api.build(framework, checkpoint), seed, count)
+    return judge(impls.build(framework, checkpoint), seed, count)
 
 
 def translation(checkpoint: Checkpoint, framework: str, text: str) -> tuple[str, str]:
-    """What the model makes of ``text``, and what it should have made.
+    """Return the model's translation of ``text`` and the correct translation.
 
     Raises:
-        TaskError: the text has other symbols than the task, or is too long, or the model cannot have learnt the task.
+        TaskError: the text is empty, too long or holds unknown symbols, or the model cannot have learned the task.
         FrameworkError: the framework is not installed.
     """
     task = TranslationTask.for_model(arguments.checkpoint(checkpoint).config)
     words = task.read(text)
-    generated = api.build(framework, checkpoint).generate(task.source_ids(words))
-    return write(int(token) for token in generated[0]), " ".join(translate(words))
+    generated_ids = impls.build(framework, checkpoint).generate(task.source_ids(words))
+    return write(int(token_id) for token_id in generated_ids[0]), " ".join(translate(words))
 
 
-def report(checkpoint: Checkpoint, framework: str, unseen: Score | None = None) -> dict[str, Any]:
-    """What ``triglot train --json`` writes; ``unseen`` is null of a training that was interrupted.
-
-    Raises:
-        TaskError: the checkpoint was not trained.
-    """
-    training = checkpoint.training
-    if training is None:
-        raise TaskError("this checkpoint keeps no training; make one with triglot train")
-    return {
-        "schema": "triglot.train/1",
-        "framework": framework,
-        "config": checkpoint.config.to_dict(),
-        "plan": training.plan.to_dict(),
-        "steps": training.moments.steps,
-        "loss": [float(value) for value in np.asarray(training.history.loss)],
-        "accuracy": [float(value) for value in np.asarray(training.history.accuracy)],
-        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences} if unseen else None,
-        "weights_digest": checkpoint.digest,
-    }
+def _settings(resumed: Training | None, steps: int, plan: Plan | None, dtype: str | None) -> tuple[Plan, str]:
+    """Return the plan and dtype to train with. ``Learner`` refuses a plan that differs from the resumed one."""
+    if resumed is None:
+        return plan or Plan(), dtype or "float32"
+    if resumed.moments.steps >= steps:
+        raise TrainingError(
+            f"steps is {steps}; expected more than the {resumed.moments.steps} that the training has made already"
+        )
+    resumed_dtype = next(iter(resumed.moments.first.values())).dtype.name
+    if dtype not in (None, resumed_dtype):
+        raise TrainingError(
+            f"dtype is {dtype!r}; expected {resumed_dtype!r}, in which this training began; omit it, or start a new "
+            "training"
+        )
+    return plan or resumed.plan, resumed_dtype

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from triglot.tables import console, progress, table
+from triglot.shared.console import console, progress, table
 
 from . import comparison, report
 from .comparison import Change

@@ -201,7 +201,7 @@ def test_what_was_not_measured_is_not_called_nothing():
     ("arguments", "message"),
     [
         (("--html", "there/page.html"), "cannot write there/page.html"),
-        (("--html", "page.html", "--markdown", "page.html"), "page.html is to be written twice"),
+        (("--html", "page.html", "--markdown", "page.html"), "page.html would be written twice"),
     ],
 )
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(arguments, message, workplace, command):

@@ -127,7 +127,7 @@ def test_a_sweep_in_which_nothing_was_timed_is_no_success(workplace, command, mo
             ("--compare", "unlike.json"),
             "unlike.json lacks a part, or has a wrong one: a part of the wrong type; make it anew",
         ),
-        (("--json", "b.json", "--markdown", "b.json"), "b.json is to be written twice"),
+        (("--json", "b.json", "--markdown", "b.json"), "b.json would be written twice"),
         (
             ("--mode", "compiled", "--framework", "jax"),
             "there is no arm for jax and compiled; ask for less, or for one of triglot-torch-eager, ",

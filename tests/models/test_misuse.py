@@ -19,7 +19,7 @@ from triglot.shared.model.recipes import recipe
 
 TINY = recipe("bert-base-tiny")
 careless = cast("Any", triglot)  # whoever calls it so has no type checker
-CHECKPOINT = "expected a Checkpoint, as triglot.load, triglot.port or triglot.initialize gives one"
+CHECKPOINT = "expected a Checkpoint; make one with triglot.load"
 
 
 def refused(error, message):
@@ -66,7 +66,7 @@ def test_something_else_is_refused_by_name(call, error, message):
         ({"time_limit": 0}, triglot.ConfigError, "time_limit is 0; expected a number of seconds, 1 or more"),
         ({"time_limit": float("nan")}, triglot.ConfigError, "time_limit is nan; expected a number of seconds, 1 or"),
         ({"time_limit": "5"}, triglot.ConfigError, "time_limit is '5'; expected a number of seconds, 1 or more"),
-        ({"batches": [np.zeros((1, 2))]}, triglot.InputError, "batches holds something else than batches; make them"),
+        ({"batches": [np.zeros((1, 2))]}, triglot.InputError, "batches is not a list of batches"),
         ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one, or give None for every one"),
         ({"frameworks": "torch"}, triglot.FrameworkError, "frameworks is 'torch'; expected a list of names"),
     ],
@@ -188,7 +188,7 @@ def test_a_report_in_place_of_what_is_read(command, workplace, make_checkpoint):
         code, out, err = command(*arguments)
         assert (code, out) == (2, "")
         shown = str(Path(arguments[-1]))
-        assert err == f"triglot: cannot write {shown}: it is read as well, and would be lost; choose another file\n"
+        assert err.startswith(f"triglot: cannot write {shown}: it is also an input")
     assert Path("model.npz").read_bytes() == before
 
 
@@ -202,7 +202,7 @@ def test_shards_are_refused_by_name(command, workplace):
 
 def test_the_config_json_of_transformers_is_no_configuration_of_ours(command, workplace):
     Path("config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 12}))
-    message = "config.json is the config.json of transformers; give its folder, with the weights, as MODEL"
+    message = "config.json is the config.json of transformers; pass its folder, with the weights, as MODEL"
     assert command("inspect", "minilm", "--config", "config.json") == (2, "", f"triglot: {message}\n")
 
 

@@ -281,12 +281,12 @@ def test_an_empty_word_is_written_in_quotes():
 
 @pytest.mark.parametrize("text", ["layers", "layers=", "=1", "=", ""])
 def test_a_field_without_name_or_value_is_refused(text):
-    message = f"--set {text!r} is no NAME=VALUE; give a name, an equals sign and a value"
+    message = f"--set is {text!r}; expected NAME=VALUE"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         fields.configuration(None, [text])
     message = message.replace("--set", "--python")
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        fields.pairs("--python", [text])
+        fields.name_value_pairs("--python", [text])
 
 
 def test_a_field_is_given_once():
@@ -308,21 +308,21 @@ def test_a_recipe_a_file_or_what_inspect_wrote_is_a_configuration(tmp_path, monk
     assert fields.configuration("./bert-base", None) == {}
 
 
-GIVE = f"; give a JSON file with fields of a configuration, or one of the recipes {', '.join(recipes())}"
+GIVE = f"; pass a JSON file with fields of a configuration, or one of the recipes {', '.join(recipes())}"
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (None, "No such file or directory" + GIVE),
-        (b"", "it is no JSON (Expecting value: line 1 column 1 (char 0))" + GIVE),
-        (b"heads: 3", "it is no JSON (Expecting value: line 1 column 1 (char 0))" + GIVE),
+        (b"", "it is not JSON (Expecting value: line 1 column 1 (char 0))" + GIVE),
+        (b"heads: 3", "it is not JSON (Expecting value: line 1 column 1 (char 0))" + GIVE),
         (
             b"\xff",
-            "it is no JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)" + GIVE,
+            "it is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)" + GIVE,
         ),
-        (b"[]", "it holds no JSON object; give one with fields of a configuration"),
-        (b'{"config": 3}', "it holds no JSON object; give one with fields of a configuration"),
+        (b"[]", "it holds no JSON object; pass one with fields of a configuration"),
+        (b'{"config": 3}', "it holds no JSON object; pass one with fields of a configuration"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(content, reason, tmp_path):

@@ -427,9 +427,9 @@ def test_the_gradients_of_the_reference_are_those_of_torch(make_checkpoint):
     [
         ({"steps": 0}, "steps is 0; expected a whole number, 1 or more"),
         ({"save_every": 0}, "save_every is 0"),
-        ({"dtype": "bfloat16"}, "dtype of the training is float32, not bfloat16"),
-        ({"steps": 2}, "the training has made 2 steps; ask for more than that"),
-        ({"dtype": "float64"}, "dtype of the training is float32, not float64; leave it, or begin anew"),
+        ({"dtype": "bfloat16"}, "dtype is 'bfloat16'; expected 'float32'"),
+        ({"steps": 2}, "steps is 2; expected more than the 2"),
+        ({"dtype": "float64"}, "dtype is 'float64'; expected 'float32'"),
         ({"plan": Plan(rate=0.5)}, "has rate 0.002, not 0.5; leave the plan as it is, or begin anew"),
     ],
     ids=["steps", "save_every", "dtype", "already there", "another dtype", "another plan"],

@@ -1,1 +1,4 @@
-"""The commands of the command line, a file each: options in, tables and exit codes out."""
+"""The commands of the command line, one file each: they read options, call the public API and print tables.
+
+Commands import ``triglot.tables`` when they run, because importing Rich takes longer than printing ``--help``.
+"""

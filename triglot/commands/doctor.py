@@ -1,16 +1,17 @@
-"""``triglot doctor``: what is installed, and what is missing."""
+"""``triglot doctor``: show the environment."""
 
+from triglot import api
 from triglot.commands.options import JsonOption, QuietOption
 from triglot.commands.output import check_target, show, shows_tables, write_json
+from triglot.shared.environment import environment
 
 
 def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
-    """Say what is installed, and what is missing for which purpose."""
-    from triglot import api, tables  # noqa: PLC0415
-    from triglot.shared.environment import environment  # noqa: PLC0415
+    """Show versions and usable frameworks."""
+    from triglot import tables  # noqa: PLC0415
 
     check_target(json_file)
-    found = {**environment(), "frameworks": list(api.frameworks())}
-    write_json(json_file, found)
+    report = {**environment(), "frameworks": list(api.frameworks())}
+    write_json(json_file, report)
     if shows_tables(json_file, quiet=quiet):
-        show(tables.print_doctor, found)
+        show(tables.print_doctor, report)

@@ -1,4 +1,4 @@
-"""What the options that take FIELD=VALUE, or a configuration, mean."""
+"""The options that take NAME=VALUE or a configuration."""
 
 import json
 from collections.abc import Sequence
@@ -10,56 +10,56 @@ from triglot.shared.model.recipes import recipe, recipes
 
 
 def configuration(base: str | None, fields: Sequence[str] | None) -> dict[str, Any] | None:
-    """The fields that ``--config`` and ``--set`` give, the latter with the last word; None if neither is there.
+    """Return the configuration fields of ``--config`` and ``--set``; ``--set`` wins. Return None without either.
 
     Raises:
-        ConfigError: ``base`` is neither a recipe nor a JSON file of fields, or one of ``fields`` is no FIELD=VALUE.
+        ConfigError: ``base`` is neither a recipe nor a JSON file of fields, or one of ``fields`` is not FIELD=VALUE.
     """
     if base is None and not fields:
         return None
-    known: dict[str, Any] = {}
+    base_fields: dict[str, Any] = {}
     if base is not None:
-        known = recipe(base).to_dict() if base in recipes() else _read(Path(base))
-    return known | {name: _value(text) for name, text in pairs("--set", fields).items()}
+        base_fields = recipe(base).to_dict() if base in recipes() else _read_fields(Path(base))
+    return base_fields | {name: _value(text) for name, text in name_value_pairs("--set", fields).items()}
 
 
-def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """NAME=VALUE, repeated, as a dictionary.
+def name_value_pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the repeated NAME=VALUE of an option as a dictionary.
 
     Raises:
-        ConfigError: one has no name, no value, or comes twice.
+        ConfigError: a text has no name or no value, or a name occurs twice.
     """
-    found: dict[str, str] = {}
-    for text in given or []:
+    pairs: dict[str, str] = {}
+    for text in texts or []:
         name, separator, value = text.partition("=")
         if not (name and separator and value):
-            raise ConfigError(f"{option} {text!r} is no NAME=VALUE; give a name, an equals sign and a value")
-        if name in found:
+            raise ConfigError(f"{option} is {text!r}; expected NAME=VALUE")
+        if name in pairs:
             raise ConfigError(f"{option} {name} is given twice; give it once")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_fields(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = (error.strerror or error) if isinstance(error, OSError) else f"it is no JSON ({error})"
+        reason = (error.strerror or error) if isinstance(error, OSError) else f"it is not JSON ({error})"
         raise ConfigError(
-            f"cannot read {path}: {reason}; give a JSON file with fields of a configuration, or one of the recipes "
+            f"cannot read {path}: {reason}; pass a JSON file with fields of a configuration, or one of the recipes "
             f"{', '.join(recipes())}"
         ) from error
     if isinstance(content, dict) and "config" in content:
-        content = content["config"]  # what inspect writes
+        content = content["config"]  # a file that inspect --json wrote
     if isinstance(content, dict) and "model_type" in content:
-        raise ConfigError(f"{path} is the config.json of transformers; give its folder, with the weights, as MODEL")
+        raise ConfigError(f"{path} is the config.json of transformers; pass its folder, with the weights, as MODEL")
     if not isinstance(content, dict):
-        raise ConfigError(f"cannot read {path}: it holds no JSON object; give one with fields of a configuration")
+        raise ConfigError(f"cannot read {path}: it holds no JSON object; pass one with fields of a configuration")
     return content
 
 
 def _value(text: str) -> Any:
-    """A number, a list, true, false or null as JSON has it; anything else is a word."""
+    """Parse a JSON number, list, true, false or null; return anything else as text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The options that several commands take, and the names that they accept."""
+"""The options that several commands share, and the names that they accept."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 
 class Framework(StrEnum):
-    """The frameworks, as an option takes them."""
+    """Names of the frameworks."""
 
     torch = "torch"
     paddle = "paddle"
@@ -16,7 +16,7 @@ class Framework(StrEnum):
 
 
 class Dtype(StrEnum):
-    """The number formats, as an option takes them."""
+    """Names of the number formats."""
 
     float32 = "float32"
     float64 = "float64"
@@ -25,7 +25,7 @@ class Dtype(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a framework runs a model, as an option takes it."""
+    """Names of the ways to run a model."""
 
     eager = "eager"
     jit = "jit"
@@ -33,7 +33,7 @@ class Mode(StrEnum):
 
 
 class Dialect(StrEnum):
-    """The dialects of weights, as an option takes them."""
+    """Names of the dialects of weights."""
 
     neutral = "neutral"
     huggingface = "huggingface"
@@ -45,7 +45,7 @@ class Dialect(StrEnum):
 
 
 class Device(StrEnum):
-    """The devices, as an option takes them."""
+    """Names of the devices."""
 
     cpu = "cpu"
     cuda = "cuda"
@@ -53,37 +53,24 @@ class Device(StrEnum):
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A recipe (its trained weights if there are any, or random ones), a neutral checkpoint (.npz), or a "
-        "folder with config.json and model.safetensors, or the bare .safetensors; with --source-dialect, the state "
-        "dict of an article (.pt, .npz, .safetensors).",
-    ),
+    typer.Argument(metavar="MODEL", help="A recipe, a checkpoint (.npz), a model folder, or bare weights."),
 ]
 ConfigOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="RECIPE|FILE",
-        help="The configuration, in place of the model's own: a recipe, or a JSON file with fields (as inspect --json "
-        "writes them, under config).",
-    ),
+    typer.Option(metavar="RECIPE|FILE", help="Configuration to use: a recipe, or a JSON file of fields."),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="Correct a field of the configuration, or say what a bare .safetensors does not; repeatable.",
-    ),
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the configuration; repeatable."),
 ]
 DialectOption = Annotated[
     Dialect | None,
-    typer.Option(help="How MODEL is written. Default: neutral or huggingface, by its looks.", show_default=False),
+    typer.Option(help="Dialect of MODEL. Default: recognise neutral or huggingface.", show_default=False),
 ]
 
 JsonOption = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; -: print it, and no table."),
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it instead of tables."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of random weights and inputs.")]

@@ -1,4 +1,4 @@
-"""``triglot parity``: prove that every framework computes the same."""
+"""``triglot parity``: compare the frameworks with the float64 reference."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from triglot import api, models
+from triglot.commands.fields import configuration, name_value_pairs
 from triglot.commands.options import (
     ConfigOption,
     Device,
@@ -25,29 +27,20 @@ from triglot.commands.output import check_target, show, shows_tables, write_json
 def parity(
     model: ModelArgument,
     framework: Annotated[
-        list[Framework] | None,
-        typer.Option(help="Compare this one; repeatable. Default: every installed one."),
+        list[Framework] | None, typer.Option(help="Framework to compare; repeatable. Default: all installed.")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="The number format to run in.")] = Dtype.float32,
-    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
-    mode: Annotated[Mode, typer.Option(help="How to run.")] = Mode.eager,
+    dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = Dtype.float32,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = Device.cpu,
+    mode: Annotated[Mode, typer.Option(help="How to run the frameworks.")] = Mode.eager,
     inputs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Compare on this batch: an .npz with token_ids and, if need be, valid, segment_ids, task_ids; or with "
-            "source_ids and target_ids. Default: real text, or random tokens.",
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Use the batch in this .npz (see docs/parity.md).")
     ] = None,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
     python: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FRAMEWORK=PATH",
-            help="Run a framework in this Python, which has to have Triglot too; repeatable.",
-        ),
+        typer.Option(metavar="FRAMEWORK=PATH", help="Run a framework in this Python interpreter; repeatable."),
     ] = None,
     seed: SeedOption = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per framework. Default: one per core.")] = None,
@@ -55,24 +48,27 @@ def parity(
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Prove that every framework computes the same as the float64 reference, or say where one first does not."""
-    from triglot import api, models, tables  # noqa: PLC0415 (--help should not wait for NumPy)
-    from triglot.commands.fields import configuration, pairs  # noqa: PLC0415
+    """Prove that all frameworks compute the same.
+
+    The float64 reference is the truth. If a framework diverges from it, show the first value that does.
+    """
+    from triglot import tables  # noqa: PLC0415
     from triglot.parity.run import BATCH_SIZE, BATCHES  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
 
     check_target(json_file, model, inputs, config)
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
     if inputs is None:
-        batches, described = source.batches(BATCHES, BATCH_SIZE, seed)
+        batches, description = source.batches(BATCHES, BATCH_SIZE, seed)
     else:
-        batches, described = source.read_batches(inputs)
-    with tables.progress(f"parity of {source.name}", quiet=quiet) as progress:
+        batches, description = source.read_batches(inputs)
+    with progress(f"parity of {source.name}", quiet=quiet) as on_progress:
         report = api.check(
             source.checkpoint,
             [name.value for name in framework] if framework else None,
             batches=batches,
-            pythons=pairs("--python", python),
+            pythons=name_value_pairs("--python", python),
             device=device.value,
             dtype=dtype.value,
             mode=mode.value,
@@ -80,13 +76,13 @@ def parity(
             threads=threads,
             time_limit=time_limit,
             model=source.name,
-            inputs=described,
-            progress=progress,
+            inputs=description,
+            progress=on_progress,
         )
     write_json(json_file, report.to_dict())
-    shown = shows_tables(json_file, quiet=quiet)
-    if shown:
+    tables_shown = shows_tables(json_file, quiet=quiet)
+    if tables_shown:
         show(tables.print_parity, report)
-    if report.exit_code == 2 or (not shown and report.exit_code):
-        print(f"triglot: {tables.summary(report)}", file=sys.stderr)  # noqa: T201
+    if report.exit_code == 2 or (report.exit_code and not tables_shown):
+        print(f"triglot: {tables.parity_summary(report)}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(report.exit_code)

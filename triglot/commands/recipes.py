@@ -1,12 +1,13 @@
-"""``triglot recipes``: the configurations that have a name."""
+"""``triglot recipes``: list the named configurations."""
 
+from triglot import api
 from triglot.commands.options import JsonOption, QuietOption
 from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def recipes(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
-    """List the recipes: the configurations that have a name."""
-    from triglot import api, tables  # noqa: PLC0415
+    """List the recipes (named configurations)."""
+    from triglot import tables  # noqa: PLC0415
 
     check_target(json_file)
     configs = api.recipes()

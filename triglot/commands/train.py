@@ -1,4 +1,4 @@
-"""``triglot train``: the toy translation of article 000, from the start or from where a training stopped."""
+"""``triglot train``: learn the toy translation of article 000, or resume a training."""
 
 import os
 import signal
@@ -7,91 +7,74 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from triglot import api, exit_codes, models, plots, training
 from triglot.commands.options import Device, Dtype, Framework, JsonOption, QuietOption
 from triglot.commands.output import check_apart, check_target, show, shows_tables, write_json
-from triglot.shared.errors import OutputError
-
-INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended, by convention
-
-
-RateOption = Annotated[
-    float | None, typer.Option(help="Adam's rate at the beginning. Default: 0.002.", show_default=False)
-]
+from triglot.shared import checkpoint as checkpoints
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.environment import limit_threads
+from triglot.shared.errors import OutputError, TrainingError
+from triglot.shared.training.plan import Plan
+from triglot.shared.training.translation import Score
 
 
 def train(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL", help="A recipe, or a checkpoint to begin with; with --resume, the recipe that it is of."
-        ),
+        typer.Argument(metavar="MODEL", help="A recipe or checkpoint to start from; with --resume, its recipe."),
     ],
     framework: Annotated[
-        Framework | None, typer.Option(help="Train in this one. Default: the first installed.")
+        Framework | None, typer.Option(help="Framework to train in. Default: the first installed.")
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The checkpoint to write. Default: RECIPE.npz, NAME-trained.npz if MODEL is a file, or the one of "
-            "--resume.",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Checkpoint to write. Default: RECIPE.npz, or that of --resume."),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Go on with this checkpoint of an earlier training, in any framework."),
+        typer.Option(metavar="FILE", help="Resume the training in this checkpoint, in any framework."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Train up to this step.")] = 20_000,
-    save_every: Annotated[int, typer.Option(min=1, help="Steps after which the checkpoint is written.")] = 1_000,
-    rate: RateOption = None,
-    decay: Annotated[
-        float | None, typer.Option(help="What the rate is multiplied by. Default: 0.5.", show_default=False)
-    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Train up to this step.")] = training.STEPS,
+    save_every: Annotated[
+        int, typer.Option(min=1, help="Steps between writes of the checkpoint.")
+    ] = training.SAVE_EVERY,
+    rate: Annotated[float | None, typer.Option(help="Initial learning rate of Adam. Default: 0.002.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Factor of each learning-rate decay. Default: 0.5.")] = None,
     epochs_per_decay: Annotated[
-        int | None, typer.Option(help="Epochs after which it is. Default: 3.", show_default=False)
+        int | None, typer.Option(help="Epochs between learning-rate decays. Default: 3.")
     ] = None,
-    samples_per_epoch: Annotated[
-        int | None, typer.Option(help="Sentences in an epoch. Default: 16000.", show_default=False)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Sentences in a batch. Default: 8.", show_default=False)
-    ] = None,
+    samples_per_epoch: Annotated[int | None, typer.Option(help="Sentences per epoch. Default: 16000.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sentences per batch. Default: 8.")] = None,
     dropout: Annotated[
-        bool | None, typer.Option("--dropout/--no-dropout", help="Drop out as the model says.", show_default=False)
+        bool | None, typer.Option("--dropout/--no-dropout", help="Use the model's dropout rates. Default: yes.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of weights, samples and dropout. Default: 0.", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        Dtype | None,
-        typer.Option(help="The number format to train in. Default: float32, or that of --resume.", show_default=False),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, samples and dropout. Default: 0.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Number format. Default: float32, or that of --resume.")] = None,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = Device.cpu,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one per core.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the curves: a .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot the curves as .png, .svg or .pdf.")] = None,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train an encoder-decoder on the toy translation of article 000, or go on with a training, in any framework.
+    """Train a model on a toy translation task.
 
-    Ctrl-C ends it after the step that it is at, and writes the checkpoint. A second one ends it at once: what came
-    after the last checkpoint is lost.
+    The task is that of article 000; the model has to be an encoder-decoder.
+
+    Ctrl-C stops after the current step and writes the checkpoint. A second Ctrl-C stops at once and loses the steps
+    since the last checkpoint.
     """
-    from triglot import api, models, plots, tables, training  # noqa: PLC0415
-    from triglot.shared.environment import limit_threads  # noqa: PLC0415
+    from triglot import tables  # noqa: PLC0415 (Rich takes longer to import than --help to print)
 
     target = _check_training_target(target, resume, model)
     check_target(json_file, model, resume)
     if plot is not None:
         plots.check_plot(plot)
     check_apart(target, json_file, plot)
-    checkpoint = models.resolve(model, seed or 0).checkpoint if resume is None else api.load(resume)
-    given = {
+    options = {
         "rate": rate,
         "decay": decay,
         "epochs_per_decay": epochs_per_decay,
@@ -100,66 +83,102 @@ def train(
         "dropout": dropout,
         "seed": seed,
     }
-    plan = training.plan_for(
-        checkpoint, model, resume, {name: value for name, value in given.items() if value is not None}
-    )
+    checkpoint = models.resolve(model, seed or 0).checkpoint if resume is None else _resumable(resume, model)
+    plan = _plan(checkpoint, {name: value for name, value in options.items() if value is not None})
     limit_threads(threads)
-    name = framework.value if framework else api.first_framework()
-    with tables.training_progress(steps, quiet=quiet) as on_step, _finishing_the_step() as interrupted:
+    framework_name = framework.value if framework else api.first_framework()
+    with tables.training_progress(steps, quiet=quiet) as on_step, _finish_step_on_interrupt() as interrupts:
         trained = training.train(
             checkpoint,
-            name,
+            framework_name,
             target,
             steps=steps,
             plan=plan,
             save_every=save_every,
             device=device.value,
             dtype=dtype.value if dtype else None,
-            on_step=lambda *step: (on_step is None or on_step(*step)) and not interrupted,
+            on_step=lambda *step: (on_step is None or on_step(*step)) and not interrupts,
         )
     assert trained.training is not None
     if plot is not None:
-        plots.draw_training(trained.training, plot, f"{model}, trained in {name}")
-    if interrupted and trained.training.moments.steps < steps:
-        done = trained.training.moments.steps
-        write_json(json_file, training.report(trained, name))
-        steps_done = "1 step" if done == 1 else f"{done} steps"
-        print(f"triglot: {target} has {steps_done}; go on with --resume {target}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(INTERRUPTED)
-    unseen = training.score(trained, name, seed=plan.seed)
-    write_json(json_file, training.report(trained, name, unseen))
+        plots.draw_training(trained.training, plot, f"{model}, trained in {framework_name}")
+    steps_made = trained.training.moments.steps
+    if interrupts and steps_made < steps:
+        write_json(json_file, _report(trained, framework_name, unseen=None))
+        progress_made = "1 step" if steps_made == 1 else f"{steps_made} steps"
+        print(f"triglot: {target} holds {progress_made}; resume with --resume {target}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(exit_codes.INTERRUPTED)
+    unseen = training.score(trained, framework_name, seed=plan.seed)
+    write_json(json_file, _report(trained, framework_name, unseen))
     if shows_tables(json_file, quiet=quiet):
-        show(tables.print_training, trained, target, name, unseen)
+        show(tables.print_training, trained, target, framework_name, unseen)
 
 
 def _check_training_target(target: Path | None, resume: Path | None, model: str) -> Path:
-    """Where the checkpoint of a training goes: nowhere where it would replace another one than that it goes on with."""
-    from triglot.shared import checkpoint as checkpoints  # noqa: PLC0415
+    """Choose the output path. Refuse to overwrite any file except the one being resumed.
 
-    begins_with_file = Path(model).exists()  # which stays as it is
-    path = target or resume or Path(f"{Path(model).stem}-trained.npz" if begins_with_file else f"{model}.npz")
+    Raises:
+        OutputError: the path exists, is not a name for a checkpoint, or cannot be written.
+    """
+    starts_from_file = Path(model).exists()
+    path = target or resume or Path(f"{Path(model).stem}-trained.npz" if starts_from_file else f"{model}.npz")
     checkpoints.check_target(path)
     if path.exists() and not (resume is not None and resume.exists() and path.samefile(resume)):
-        raise OutputError(
-            f"{path} is there already; choose another --target, or, if it is a training, go on with it by --resume"
-        )
+        raise OutputError(f"{path} already exists; choose another --target, or resume its training with --resume")
     return path
 
 
+def _resumable(path: Path, model: str) -> Checkpoint:
+    """Load the checkpoint at ``path``, whose training state is to be resumed and whose recipe is ``model``.
+
+    Raises:
+        TrainingError: it holds no training state, or it is not a ``model``.
+    """
+    checkpoint = api.load(path)
+    if checkpoint.training is None:
+        raise TrainingError(f"{path} holds no training to resume; pass it as MODEL, without --resume")
+    if models.resolve(model).checkpoint.config != checkpoint.config:
+        raise TrainingError(f"{path} is not a {model}; name the recipe that it was trained from")
+    return checkpoint
+
+
+def _plan(checkpoint: Checkpoint, options: dict[str, Any]) -> Plan:
+    """Return the plan of ``options``. A resumed training keeps its plan: the options may only repeat it."""
+    fields = checkpoint.training.plan.to_dict() if checkpoint.training else {}
+    return Plan(**{**fields, **options})
+
+
+def _report(checkpoint: Checkpoint, framework: str, unseen: Score | None) -> dict[str, Any]:
+    """Return what ``--json`` writes, ``triglot.train/1``. ``unseen`` is None for an interrupted training."""
+    trained = checkpoint.training
+    assert trained is not None
+    return {
+        "schema": "triglot.train/1",
+        "framework": framework,
+        "config": checkpoint.config.to_dict(),
+        "plan": trained.plan.to_dict(),
+        "steps": trained.moments.steps,
+        "loss": [float(value) for value in trained.history.loss],
+        "accuracy": [float(value) for value in trained.history.accuracy],
+        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences} if unseen else None,
+        "weights_digest": checkpoint.digest,
+    }
+
+
 @contextmanager
-def _finishing_the_step() -> Iterator[list[bool]]:
-    """Inside, the first Ctrl-C puts an entry into the list that this yields; the second one ends the program."""
-    asked: list[bool] = []
+def _finish_step_on_interrupt() -> Iterator[list[bool]]:
+    """Record the first Ctrl-C in the list that this yields; let the second one stop the program."""
+    interrupts: list[bool] = []
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
+    def record(number: int, frame: FrameType | None) -> None:
+        if interrupts:
             signal.default_int_handler(number, frame)
-        asked.append(True)
-        os.write(2, b"triglot: ending after this step; another Ctrl-C loses what is not written yet\n")
+        interrupts.append(True)
+        os.write(2, b"triglot: stopping after this step; press Ctrl-C again to stop now and lose unsaved steps\n")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield interrupts
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,0 +1,60 @@
+"""Terminal output for people: tables on standard output, progress bars on standard error."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import rich.box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+OnProgress = Callable[[int, int, str], None]  # steps done, steps in total, name of the current step
+
+_PIPE_WIDTH = 200  # columns; a pipe has no width of its own, and nothing should be cut
+
+
+class _StandardOutput(Console):
+    """Standard output that reports a closed pipe to the caller. Rich would exit with code 1 instead."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return a console that prints to standard output."""
+    screen = _StandardOutput(highlight=False, markup=False, soft_wrap=True)
+    if not screen.is_terminal:
+        screen.width = _PIPE_WIDTH
+    return screen
+
+
+def table() -> Table:
+    """Return an empty table with narrow margins, because the names of values are long."""
+    return Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def print_line(line: str) -> None:
+    """Print one line as it is, without markup."""
+    console().print(line)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool) -> Generator[OnProgress | None]:
+    """Show a progress bar and yield the function that updates it; yield None if quiet or not on a terminal."""
+    screen = Console(stderr=True)
+    if quiet or not screen.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.description}"),
+    )
+    # One step may take minutes, so the remaining time is estimated from all steps, not only from recent ones.
+    with Progress(*columns, console=screen, transient=True, speed_estimate_period=1e6) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
