@@ -1,4 +1,4 @@
-"""The public functions: what they refuse, and who owns the arrays."""
+"""The public functions: what they refuse, and that the arrays they return belong to the caller."""
 
 import sys
 
@@ -9,7 +9,7 @@ import triglot
 from triglot.shared.inputs import validation as inputs
 
 
-def test_frameworks_are_those_under_test(framework):
+def test_the_frameworks_under_test_are_installed(framework):
     assert framework in triglot.frameworks()
 
 
@@ -21,64 +21,50 @@ def test_check_in_this_process_and_in_workers_agree(make_checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "pattern"),
     [
-        ({"frameworks": ["caffe"]}, triglot.FrameworkError, "unknown framework 'caffe'; expected one of torch, paddle"),
-        ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one, or give None for"),
-        (
-            {"dtype": "int8"},
-            triglot.FrameworkError,
-            "unknown dtype 'int8'; expected one of float32, float64, bfloat16, ",
-        ),
-        ({"mode": "turbo"}, triglot.FrameworkError, "unknown mode 'turbo'; expected one of eager"),
-        ({"pythons": {"torch": "/no/python"}}, triglot.FrameworkError, "there is no interpreter /no/python; give the"),
-        (
-            {"pythons": {"jax": sys.executable}, "frameworks": ["torch"]},
-            triglot.FrameworkError,
-            "an interpreter was given for jax, which takes no part; leave it out",
-        ),
-        (
-            {"pythons": {"torch": sys.executable}, "isolate": False},
-            triglot.FrameworkError,
-            "an interpreter was given, but without isolate all frameworks run in this one; isolate them",
-        ),
-        ({"device": "tpu"}, triglot.FrameworkError, "unknown device 'tpu'; expected one of cpu, cuda"),
-        ({"seed": -1}, triglot.ConfigError, "seed is -1; expected a whole number, 0 or more"),
+        ({"frameworks": ["caffe"]}, triglot.FrameworkError, "framework 'caffe'.*expected.*torch, paddle"),
+        ({"frameworks": []}, triglot.FrameworkError, "frameworks.*empty"),
+        ({"frameworks": "torch"}, triglot.FrameworkError, "frameworks.*'torch'.*expected a list"),
+        ({"dtype": "int8"}, triglot.FrameworkError, "dtype 'int8'.*expected.*float32, float64, bfloat16"),
+        ({"mode": "turbo"}, triglot.FrameworkError, "mode 'turbo'.*expected.*eager"),
+        ({"device": "tpu"}, triglot.FrameworkError, "device 'tpu'.*expected.*cpu, cuda"),
+        ({"pythons": {"torch": "/no/python"}}, triglot.FrameworkError, "interpreter.*/no/python"),
+        ({"pythons": {"jax": sys.executable}, "frameworks": ["torch"]}, triglot.FrameworkError, "interpreter.*jax"),
+        ({"pythons": {"torch": sys.executable}, "isolate": False}, triglot.FrameworkError, "interpreter.*isolate"),
+        ({"seed": -1}, triglot.ConfigError, "seed is -1.*expected.*0 or more"),
         ({"batches": []}, triglot.InputError, "batches is empty.*at least one batch"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
-def test_check_refuses(arguments, error, message, make_checkpoint):
-    with pytest.raises(error, match=message):
+def test_check_refuses(arguments, error, pattern, make_checkpoint):
+    with pytest.raises(error, match=pattern):
         triglot.check(make_checkpoint("bert-base-tiny"), **arguments)
 
 
 def test_check_refuses_batches_of_another_model(make_checkpoint):
     ids = np.full((1, 2), 30000)
     foreign = inputs.batch(triglot.recipes()["minilm"], ids)
-    with pytest.raises(triglot.InputError, match="token_ids holds 30000; expected ids from 0 to 100"):
+    with pytest.raises(triglot.InputError, match="token_ids.*30000.*expected ids from 0 to 100"):
         triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], batches=[foreign])
 
 
 def test_build_refuses_unknown_frameworks_and_devices(make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
-    with pytest.raises(
-        triglot.FrameworkError, match="unknown framework 'caffe'; expected one of torch, paddle, jax, numpy"
-    ):
+    with pytest.raises(triglot.FrameworkError, match="framework 'caffe'.*expected.*torch, paddle, jax, numpy"):
         triglot.build("caffe", checkpoint)
-    with pytest.raises(triglot.FrameworkError, match="unknown device 'gpu'; expected one of cpu, cuda"):
+    with pytest.raises(triglot.FrameworkError, match="device 'gpu'.*expected.*cpu, cuda"):
         triglot.build("paddle", checkpoint, device="gpu")
 
 
 def test_initialize_refuses_unknown_recipes_and_seeds():
-    with pytest.raises(
-        triglot.ConfigError, match="unknown recipe 'gpt'; the recipes are translation, prenorm, annotated"
-    ):
+    with pytest.raises(triglot.ConfigError, match="unknown recipe 'gpt'.*translation, prenorm, annotated"):
         triglot.initialize("gpt")
-    with pytest.raises(triglot.ConfigError, match="seed is -1; expected a whole number, 0 or more"):
+    with pytest.raises(triglot.ConfigError, match="seed is -1.*expected.*0 or more"):
         triglot.initialize("bert-base-tiny", seed=-1)
 
 
-def test_what_a_model_returns_is_the_callers(implementation, make_checkpoint):
+def test_results_belong_to_the_caller(implementation, make_checkpoint):
     """Writing into a result changes neither the model nor the checkpoint."""
     checkpoint = make_checkpoint("bert-base-tiny")
     digest = checkpoint.digest
@@ -94,7 +80,7 @@ def test_what_a_model_returns_is_the_callers(implementation, make_checkpoint):
 
 @pytest.mark.parametrize("implementation_that_copies", ["paddle", "jax"])
 def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_that_copies, make_checkpoint):
-    """JAX's device_put may keep the memory of an aligned array: a trap, were it not for a copy."""
+    """JAX's device_put may share the memory of an aligned array, so the model has to copy it."""
     checkpoint = make_checkpoint("bert-base-tiny")
     model = triglot.build(implementation_that_copies, checkpoint)
     before = model.encode([[1, 2, 3]])
