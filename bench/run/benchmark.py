@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from triglot import impls, shared
 from triglot.bench.machine import load as machine
 from triglot.bench.machine import roofline
 from triglot.bench.report import report
-from triglot.models import Source
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
 
@@ -26,8 +27,17 @@ from .work import check_cells
 WORKER = (sys.executable, "-P", "-m", "triglot.bench.run.worker")
 
 
+@dataclass(frozen=True)
+class BenchedModel:
+    """A model to time: its name in the report, its weights, and its tokenizer file if it has one."""
+
+    name: str
+    checkpoint: Checkpoint
+    tokenizer: Path | None
+
+
 def bench(
-    sources: Sequence[Source],
+    sources: Sequence[BenchedModel],
     cells: Sequence[Cell],
     arms: Sequence[str] | None = None,
     settings: Settings | None = None,

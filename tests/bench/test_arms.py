@@ -80,7 +80,7 @@ def test_peers_compute_the_same(name, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     batches = workloads.batches_of(CELL, checkpoint.config, None, 0)
     module, function = ARMS[name].builder.split(":")
-    builder = getattr(importlib.import_module(f"triglot.bench.{module}"), function)
+    builder = getattr(importlib.import_module(module), function)
     prepared = builder(checkpoint, Case(name, CELL), batches)
     results = prepared.call()
     prepared.wait(results)

@@ -346,7 +346,7 @@ def test_free_memory_goes_back_to_the_system_before_times_are_taken():
     """A worker keeps what a call frees, for the next, but not what its outputs took."""
     program = """
 import numpy as np
-from triglot.bench import worker
+from triglot.bench.run import worker
 
 def build(request):
     held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that are kept
@@ -382,7 +382,7 @@ def test_free_memory_goes_back_to_the_system_before_workers_start():
     """What gradients took on the way to the truth would be missing beside the workers of a large model."""
     program = """
 import numpy as np
-from triglot.bench import memory
+from triglot.bench.machine import memory
 from triglot.bench.run.work import Work
 
 def computed():

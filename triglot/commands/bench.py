@@ -150,7 +150,8 @@ def bench(
     earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
     old = comparison.read(compare) if compare is not None else None
     dialect = source_dialect.value if source_dialect else None
-    sources = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
+    resolved = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
+    sources = [benchmark.BenchedModel(one.name, one.checkpoint, one.tokenizer) for one in resolved]
     names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
     spanned = [
         cell
