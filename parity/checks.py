@@ -19,8 +19,17 @@ import numpy as np
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import representable
-from triglot.shared.inputs.random import random_batch
-from triglot.shared.inputs.validation import Batch, attention, batch, in_range, pair
+from triglot.shared.inputs import (
+    AttentionBatch,
+    Batch,
+    EncoderBatch,
+    PairBatch,
+    attention_batch,
+    encoder_batch,
+    fit_dtype,
+    pair_batch,
+    random_batch,
+)
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import activations
@@ -89,7 +98,7 @@ def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
     """
     if check.values in probes.KINDS:
         return None
-    valid = {"source": check.batch.valid, "target": check.batch.target_valid}
+    valid = check.batch.real_tokens()
     selected: Bools | None = None
     axes = activations(config)[name].axes
     for axis, meaning in enumerate(axes):
@@ -109,10 +118,10 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
     """
     results = dict(model.trace(inputs, replaced))
     results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
-    if inputs.target.size:
+    if isinstance(inputs, PairBatch):
         results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
     if not replaced:
-        results |= _call_methods(model, checkpoint.config, inputs)
+        results |= _call_methods(model, inputs)
         results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
     return results
 
@@ -120,26 +129,23 @@ def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[s
 def expected_masks(inputs: Batch) -> dict[str, Array]:
     """Return the canonical masks of a batch as ``masks.<name>``."""
     expected = {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
-    if inputs.target.size:
+    if isinstance(inputs, PairBatch):
         expected |= {f"{MASKS}.target_{name}": mask for name, mask in masks.all_masks(inputs.target_valid).items()}
     return expected
 
 
-def _call_methods(model: Model, config: ModelConfig, inputs: Batch) -> dict[str, Array]:
-    if config.kind == "attention":
-        vectors = (inputs.query, inputs.source, inputs.value)
+def _call_methods(model: Model, inputs: Batch) -> dict[str, Array]:
+    if isinstance(inputs, AttentionBatch):
+        vectors = (inputs.query, inputs.key, inputs.value)
         output, averaged = model.attend(*vectors, inputs.allowed, inputs.valid, inputs.bias)
         return {ATTEND: output, AVERAGED_WEIGHTS: averaged}
-    arguments = (
-        inputs.source,
-        inputs.valid,
-        inputs.segment_ids if config.segments else None,
-        inputs.task_ids if config.tasks else None,
-    )
-    encoded = {ENCODE: model.encode(*arguments)}
-    if config.kind == "encoder_decoder":
-        return encoded | {FORWARD: model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)}
-    return encoded | {f"{API}.heads.{name}": value for name, value in model.heads(*arguments).items()}
+    if isinstance(inputs, PairBatch):
+        scores = model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)
+        return {ENCODE: model.encode(inputs.source, inputs.valid), FORWARD: scores}
+    assert isinstance(inputs, EncoderBatch)
+    arguments = inputs.source, inputs.valid, inputs.segment_ids, inputs.task_ids
+    heads = {f"{API}.heads.{name}": value for name, value in model.heads(*arguments).items()}
+    return {ENCODE: model.encode(*arguments), **heads}
 
 
 def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -> Array:
@@ -150,20 +156,20 @@ def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -
 def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
     """Return rows that repeat one token each."""
     one = random_batch(config, [1] * rows, generator)
-    if config.kind == "encoder_decoder":
+    if isinstance(one, PairBatch):
         sources = one.source.repeat(length, axis=1)
         targets = one.target[:, :1].repeat(min(length, config.target_max_length), axis=1)
-        return pair(config, sources, targets, np.ones(sources.shape, np.bool_), np.ones(targets.shape, np.bool_))
-    if config.kind == "attention":
-        query, key, value = (part[:, :1].repeat(length, axis=1) for part in (one.query, one.source, one.value))
-        return attention(config, query[:, : config.target_max_length], key, value)
-    return batch(config, one.source.repeat(length, axis=1))
+        return pair_batch(config, sources, targets, np.ones(sources.shape, np.bool_), np.ones(targets.shape, np.bool_))
+    if isinstance(one, AttentionBatch):
+        query, key, value = (part[:, :1].repeat(length, axis=1) for part in (one.query, one.key, one.value))
+        return attention_batch(config, query[:, : config.target_max_length], key, value)
+    assert isinstance(one, EncoderBatch)
+    return encoder_batch(config, one.source.repeat(length, axis=1))
 
 
 def _rounded(inputs: Batch, dtype: str) -> Batch:
     """Return the batch with its vectors rounded to ``dtype``."""
-    if dtype == "float64" or inputs.source.dtype.kind != "f":
+    vectors = {name: array for name, array in inputs.arrays().items() if array.dtype.kind == "f"}
+    if dtype == "float64" or not vectors:
         return inputs
-    vectors = ("source", "query", "value", "bias")
-    fitting = in_range({name: getattr(inputs, name) for name in vectors}, dtype)
-    return replace(inputs, **{name: representable(array, dtype) for name, array in fitting.items()})
+    return replace(inputs, **{name: representable(array, dtype) for name, array in fit_dtype(vectors, dtype).items()})

@@ -15,7 +15,7 @@ from triglot.impls.numpy_reference import masks
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch, PairBatch
 
 from .budgets import budget
 from .judge import diverged, judge_error
@@ -32,6 +32,7 @@ class GenerationTruth:
     """
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
+        assert isinstance(batch, PairBatch)
         reference = Reference(checkpoint, dtype)
         self._model = reference.model
         self._batch = batch
@@ -64,7 +65,7 @@ class GenerationTruth:
     def _behind_best(self, ids: Array) -> Array:
         """Return how much less than the best each id but the first scores, after those before it: (B, T - 1)."""
         generator, batch = self._model.generator, self._batch
-        memory = generator.transformer.encode(batch.source, batch.valid, batch.source, batch.source)
+        memory = generator.transformer.encode(batch.source, batch.valid)
         allowed = masks.combine(masks.padding(ids != self._pad), masks.causal(ids.shape[1]))
         x = generator.transformer.embed_target(ids)
         # Unlike ``forward``, this also scores what follows a pad token, which a model may generate before the end.

@@ -14,7 +14,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch, EncoderBatch, PairBatch
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 from .budgets import DERIVATIVE_UNITS, EXPLAINED, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
@@ -76,8 +76,7 @@ def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: i
     for name, error in noise.items():
         if not error <= EXPLAINED * explained.budget(name, "float32"):
             raise NoiseError(f"in float32, {name} is off by {error:.3g}, more than rounding explains")
-    terms = batch.teacher[batch.valid].size if batch.teacher.size else int((batch.labels >= 0).sum())
-    noise[LOSS] = max(noise[LOSS], noise_of_mean(float(values[LOSS]), terms))
+    noise[LOSS] = max(noise[LOSS], noise_of_mean(float(values[LOSS]), _terms(batch)))
     return GradientTruth(values, noise)
 
 
@@ -111,6 +110,15 @@ def disagreement(
         error = abs(sum(float(products.sum()) for products in terms.values()) - derivative(direction))
         largest = float(np.maximum(largest, error / (unit * (scale + abs(true_loss) / 1000))))  # NaN if one is NaN
     return largest
+
+
+def _terms(batch: Batch) -> int:
+    """Return the number of terms whose mean the loss is."""
+    if isinstance(batch, EncoderBatch) and batch.teacher is not None:
+        return batch.teacher[batch.valid].size
+    assert isinstance(batch, PairBatch)
+    assert batch.labels is not None
+    return int((batch.labels >= 0).sum())
 
 
 def _moved(array: Array, generator: np.random.Generator) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch, PairBatch
 
 from .budgets import budget
 from .judge import diverged, judge_error
@@ -28,8 +28,8 @@ class ForwardTruth:
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
         self._dtype = dtype
-        self._rows = len(batch.valid)
-        self._valid = batch.target_valid if checkpoint.config.kind == "encoder_decoder" else batch.valid
+        self._rows = batch.rows
+        self._valid = batch.target_valid if isinstance(batch, PairBatch) else batch.valid
         self._truth = Reference(checkpoint, dtype).truth_of_outputs(batch, self._select)
         if wrong := [name for name, noise in self._truth.noise.items() if not np.isfinite(noise)]:
             raise FrameworkError(f"{wrong[0]} is not finite in {dtype}, so nothing can be judged; use a wider dtype")

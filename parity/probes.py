@@ -18,8 +18,7 @@ from typing import Literal
 import numpy as np
 
 from triglot.shared.arrays import Array, Float32s
-from triglot.shared.inputs.random import random_batch
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import Activation, activations
 
@@ -53,7 +52,7 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
     """
     drawn = random_batch(config, lengths, generator)
     if not config.source_vocabulary:
-        vectors = ("source", "query", "value") if config.kind == "attention" else ("source",)
+        vectors = ("key", "query", "value") if config.kind == "attention" else ("source",)
         drawn = replace(
             drawn, **{name: _vectors(kind, getattr(drawn, name).shape, generator, dtype) for name in vectors}
         )

@@ -15,8 +15,7 @@ from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.dtypes import ARITHMETIC, FLOATS
 from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.random import random_batches
-from triglot.shared.inputs.validation import Batch, check_batch
+from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.named_values import activations
 from triglot.shared.worker import WorkerError

@@ -13,7 +13,7 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.training.plan import EPSILON
 from triglot.shared.worker import Worker, WorkerError
 

@@ -11,7 +11,7 @@ from triglot.impls.numpy_reference.model import Model
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import HALVES, representable
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 
 from . import probes

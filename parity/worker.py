@@ -15,7 +15,7 @@ from triglot.impls import build
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import batch_from_arrays
 from triglot.shared.model.protocol import Model
 from triglot.shared.worker import Message, WorkerError, serve
 
@@ -42,7 +42,9 @@ def _check(request: Message) -> Message:
         weights = checkpoints.load(path)
         _models[path] = build(checkpoint=weights, **_settings), weights
     try:
-        results = run(*_models[path], Batch(**_arrays(request["batch"])), _arrays(request["replacements"]))
+        model, weights = _models[path]
+        batch = batch_from_arrays(weights.config, _arrays(request["batch"]))
+        results = run(model, weights, batch, _arrays(request["replacements"]))
         npz.write(Path(request["results"]), results)
     except Exception as error:
         raise WorkerError.of(error, fatal=False) from error
@@ -51,7 +53,8 @@ def _check(request: Message) -> Message:
 
 def _derive(request: Message) -> Message:
     model = build(checkpoint=checkpoints.load(request["checkpoint"]), **{**_settings, "dtype": request["dtype"]})
-    loss, gradients = model.loss_and_gradients(Batch(**_arrays(request["batch"])), _arrays(request["masks"]))
+    batch = batch_from_arrays(model.config, _arrays(request["batch"]))
+    loss, gradients = model.loss_and_gradients(batch, _arrays(request["masks"]))
     npz.write(Path(request["results"]), name_gradients(loss, gradients))
     return {}
 

@@ -20,7 +20,7 @@ from triglot.bench.run.extra_rounds import Spare
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.random import random_batch
+from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
 

@@ -19,7 +19,7 @@ from triglot.shared.errors import (
     TrainingError,
     TriglotError,
 )
-from triglot.shared.inputs.validation import Batch, taught, teacher_forcing
+from triglot.shared.inputs import Batch, taught, teacher_forcing
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.protocol import Model
 from triglot.shared.training.plan import Plan

@@ -9,7 +9,8 @@ from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs.validation import Batch, batch
+from triglot.shared.inputs import Batch
+from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as named
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw

@@ -6,7 +6,7 @@ from typing import Any
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import CheckpointError, ConfigError, InputError
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 
 
 def checkpoint(value: Any) -> Checkpoint:

@@ -2,14 +2,14 @@
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
-from triglot.shared.inputs.random import random_batches, read_batch
+from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
-from triglot.shared.inputs.validation import Batch
 from triglot.shared.model import recipes
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.overrides import Given, configured
@@ -28,7 +28,7 @@ class Source:
     checkpoint: Checkpoint
     tokenizer: Path | None
 
-    def batches(self, count: int, batch_size: int, seed: int) -> tuple[list[Batch], str]:
+    def batches(self, count: int, batch_size: int, seed: int) -> tuple[Sequence[Batch], str]:
         """Inputs for the model and what they are, in words: real text if it has a tokenizer, or random tokens."""
         rows = count * batch_size
         if self.tokenizer is not None:
@@ -43,10 +43,10 @@ class Source:
             f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches",
         )
 
-    def read_batches(self, path: Path) -> tuple[list[Batch], str]:
-        """The one batch in ``path``, and what it is in words; see ``batches.read_batch``."""
+    def read_batches(self, path: Path) -> tuple[Sequence[Batch], str]:
+        """The one batch in ``path``, and what it is in words; see ``inputs.read_batch``."""
         batch = read_batch(self.checkpoint.config, path)
-        return [batch], f"{len(batch.valid)} rows of {path}"
+        return [batch], f"{batch.rows} rows of {path}"
 
 
 def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None = None) -> Source:

@@ -15,7 +15,7 @@ from triglot.bench.run.cases import Case
 from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import BETAS, EPSILON
@@ -56,7 +56,7 @@ class Encoder(nnx.Module):
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
         size = config.hidden_size
         self.offset = config.position_offset
-        self.has_segments, self.has_pooler = bool(config.segments), "pooler" in config.heads_on_top
+        self.has_pooler = "pooler" in config.heads_on_top
         self.token = nnx.Embed(config.source_vocabulary, size, **kinds)
         self.position = nnx.Embed(positions, size, **kinds)
         if config.segments:
@@ -66,10 +66,10 @@ class Encoder(nnx.Module):
         if self.has_pooler:
             self.pooler = nnx.Linear(size, size, **kinds)
 
-    def __call__(self, ids: JaxArray, segments: JaxArray, valid: JaxArray) -> dict[str, JaxArray]:
+    def __call__(self, ids: JaxArray, segments: JaxArray | None, valid: JaxArray) -> dict[str, JaxArray]:
         """ids, segments, valid: (B, S). Returns "output" (B, S, D), and "pooler" (B, D) if there is one."""
         x = self.token(ids) + self.position(jnp.arange(ids.shape[1]) + self.offset)
-        if self.has_segments:
+        if segments is not None:
             x = x + self.segment(segments)
         x = self.norm(x)
         for layer in self.layers:
@@ -80,7 +80,7 @@ class Encoder(nnx.Module):
 class Prepared:
     """The encoder, compiled with what is asked of it, its inputs, and what it is to learn."""
 
-    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         device = jax.devices(case.cell.device)[0]
         self.config, self.workload = checkpoint.config, case.cell.workload
         positions = len(checkpoint.tensors["embeddings.position.weight"])

@@ -13,7 +13,7 @@ from triglot import impls
 from triglot.bench.run.cases import Case
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 
 
 class _Exported(nn.Module):
@@ -23,20 +23,20 @@ class _Exported(nn.Module):
         super().__init__()
         self.transformer = transformer
 
-    def forward(self, source: Tensor, valid: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
-        nothing = source[:, :0]
-        output, heads = self.transformer(source, valid, segments, segments, nothing, nothing)
+    def forward(self, source: Tensor, valid: Tensor, segment_ids: Tensor | None = None) -> tuple[Tensor, ...]:
+        output, heads = self.transformer(source, valid, segment_ids)
         return output, *heads.values()
 
 
 class Prepared:
     """A session with as many threads as the case says, and its inputs."""
 
-    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         model: Any = impls.build("torch", checkpoint)
         self.names = ["output", *checkpoint.config.heads_on_top]
         self.inputs = [
-            {"source": batch.source, "valid": batch.valid, "segments": batch.segment_ids} for batch in batches
+            {name: arrays[name] for name in ("source", "valid", "segment_ids") if name in arrays}
+            for arrays in (batch.arrays() for batch in batches)
         ]
         example = tuple(torch.from_numpy(array.copy()) for array in self.inputs[0].values())
         batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=checkpoint.config.source_max_length)

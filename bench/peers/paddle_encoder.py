@@ -12,7 +12,7 @@ from triglot.bench.run.cases import Case
 from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import BETAS, EPSILON
 
@@ -57,7 +57,7 @@ class Encoder(nn.Layer):
         assert not missing, missing
         assert not unknown, unknown
 
-    def forward(self, ids: Tensor, segments: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+    def forward(self, ids: Tensor, segments: Tensor | None, hidden: Tensor) -> dict[str, Tensor]:
         """ids, segments: (B, S). hidden: (B, 1, 1, S), added to the scores. Returns "output", and "pooler" if any."""
         x = self.token(ids) + self.position(paddle.arange(ids.shape[1]) + self.offset)
         if self.segment is not None:
@@ -72,7 +72,7 @@ class Encoder(nn.Layer):
 class Prepared:
     """The encoder, its inputs, and what it is to learn."""
 
-    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         paddle.set_device("gpu" if case.cell.device == "cuda" else "cpu")
         self.on_cpu = case.cell.device == "cpu"
         self.config, self.workload = checkpoint.config, case.cell.workload
@@ -84,11 +84,13 @@ class Prepared:
         self.model = Encoder(checkpoint)
         self.model.eval()
         self.optimizer = paddle.optimizer.Adam(PLAN.rate, *BETAS, EPSILON, parameters=self.model.parameters())
-        self.taught = [tuple(map(paddle.to_tensor, (batch.valid, batch.teacher))) for batch in batches]
+        self.taught = [
+            tuple(map(paddle.to_tensor, (batch.valid, batch.teacher))) for batch in batches if batch.teacher is not None
+        ]
         self.inputs = [
             (
                 paddle.to_tensor(batch.source),
-                paddle.to_tensor(batch.segment_ids),
+                None if batch.segment_ids is None else paddle.to_tensor(batch.segment_ids),
                 # What its mask adds to the scores: as in its documentation.
                 paddle.to_tensor(np.where(batch.valid, np.float32(0), np.float32(-1e9))[:, None, None, :]),
             )

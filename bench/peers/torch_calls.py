@@ -12,7 +12,7 @@ from triglot.bench.run.cases import Case
 from triglot.impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
 from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 from triglot.shared.training.plan import BETAS, EPSILON
 
 Canonical = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -31,7 +31,7 @@ class Calls:
         run: Callable[[Any], dict[str, Tensor]],
         inputs: Sequence[Any],
         case: Case,
-        batches: Sequence[Batch],
+        batches: Sequence[EncoderBatch],
         canonical: Canonical,
     ) -> None:
         self.module, self.run, self.inputs, self.canonical = module, run, inputs, canonical
@@ -44,6 +44,7 @@ class Calls:
         self.taught = [
             tuple(torch.from_numpy(array.copy()).to(self.device) for array in (batch.valid, batch.teacher))
             for batch in batches
+            if batch.teacher is not None
         ]
         self.parameters = dict(module.named_parameters())
         if self.workload == "training":  # it imports PyTorch's compiler, 1.5 s that others do without

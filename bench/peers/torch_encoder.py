@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from triglot.bench.run.cases import Case
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model.config import ModelConfig
 
 from .names import table
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(size, size) if "pooler" in config.heads_on_top else None
         self.load_state_dict({name: torch.from_numpy(array) for name, array in _state(checkpoint).items()})
 
-    def forward(self, ids: Tensor, segments: Tensor, padding: Tensor) -> dict[str, Tensor]:
+    def forward(self, ids: Tensor, segments: Tensor | None, padding: Tensor) -> dict[str, Tensor]:
         """ids, segments: (B, S). padding: bool (B, S), True = hidden. Returns "output", and "pooler" if any."""
         x = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device) + self.offset)
         if self.segment is not None:
@@ -62,12 +62,15 @@ class Encoder(nn.Module):
         return found
 
 
-def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Calls:
+def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
     """The encoder and its inputs."""
     device = case.cell.device
     model = Encoder(checkpoint).to(device, getattr(torch, case.cell.dtype)).eval()
     inputs = [
-        tuple(torch.from_numpy(array).to(device) for array in (batch.source, batch.segment_ids, ~batch.valid))
+        tuple(
+            None if array is None else torch.from_numpy(array).to(device)
+            for array in (batch.source, batch.segment_ids, ~batch.valid)
+        )
         for batch in batches
     ]
     return Calls(model, lambda given: model(*given), inputs, case, batches, partial(_canonical, checkpoint.config))

@@ -13,7 +13,7 @@ from transformers import BertModel
 from triglot.bench.run.cases import Case
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.porting import port as porting
@@ -22,22 +22,24 @@ from triglot.shared.porting.dialects import huggingface_names
 from .torch_calls import Calls
 
 
-def eager(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Calls:
+def eager(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
     """With attention as it is written."""
     return _prepared(checkpoint, case, batches, "eager", compiled=False)
 
 
-def sdpa(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Calls:
+def sdpa(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
     """With ``scaled_dot_product_attention``, the default."""
     return _prepared(checkpoint, case, batches, "sdpa", compiled=False)
 
 
-def compiled(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> Calls:
+def compiled(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
     """The same through ``torch.compile``."""
     return _prepared(checkpoint, case, batches, "sdpa", compiled=True)
 
 
-def _prepared(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch], attention: str, *, compiled: bool) -> Calls:
+def _prepared(
+    checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool
+) -> Calls:
     """The model, from the weights that Triglot's porter wrote for it."""
     device = case.cell.device
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
@@ -56,11 +58,12 @@ def _prepared(checkpoint: Checkpoint, case: Case, batches: Sequence[Batch], atte
         pooled = {} if result.pooler_output is None else {"pooler": result.pooler_output}
         return {"output": result.last_hidden_state, **pooled}
 
+    names = {"source": "input_ids", "valid": "attention_mask", "segment_ids": "token_type_ids"}
     inputs = [
         {
-            "input_ids": torch.from_numpy(batch.source.astype("int64")).to(device),
-            "attention_mask": torch.from_numpy(batch.valid.astype("int64")).to(device),
-            "token_type_ids": torch.from_numpy(batch.segment_ids.astype("int64")).to(device),
+            names[name]: torch.from_numpy(array.astype("int64")).to(device)
+            for name, array in batch.arrays().items()
+            if name in names
         }
         for batch in batches
     ]

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from triglot.shared.arrays import Array
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
@@ -33,8 +33,8 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
     parameters = schema.parameters(config).values()
     tables = sum(prod(one.shape) for one in parameters if one.role == "embedding")
     weights = sum(prod(one.shape) for one in parameters)
-    source, target = int(batch.valid.sum()), int(batch.target_valid.sum())
-    vectors = (2 * config.layers + 1) * source + (2 * config.decoder_layers + 1) * target
+    tokens = {axis: int(real.sum()) for axis, real in batch.real_tokens().items()}
+    vectors = (2 * config.layers + 1) * tokens["source"] + (2 * config.decoder_layers + 1) * tokens.get("target", 0)
     read = weights - tables + vectors * config.hidden_size
     if "masked_lm" in config.heads_on_top:  # its scores are products with the table
         read += config.source_vocabulary * config.hidden_size
@@ -49,13 +49,14 @@ def _trained(config: ModelConfig) -> ModelConfig:
 
 def forward(config: ModelConfig, batch: Batch) -> float:
     """Operations of one forward pass over the real tokens of ``batch``."""
-    source = batch.valid.sum(axis=1).astype(np.float64)
+    lengths = {axis: real.sum(axis=1).astype(np.float64) for axis, real in batch.real_tokens().items()}
+    source = lengths["source"]
     layer = _attention(config, source, source) + _feed_forward(config, source)
     total = config.layers * layer
     if config.kind == "attention":
-        total += _attention(config, batch.target_valid.sum(axis=1).astype(np.float64), source)
+        total += _attention(config, lengths["target"], source)
     if config.kind == "encoder_decoder":
-        target = batch.target_valid.sum(axis=1).astype(np.float64)
+        target = lengths["target"]
         # A token sees itself and what came before: half of a square, and half of its diagonal.
         own = _projections(config, target, target) + _products(config, target, (target + 1) / 2)
         total += config.decoder_layers * (own + _attention(config, target, source) + _feed_forward(config, target))

@@ -10,7 +10,7 @@ from triglot.parity.generation import is_after_end
 from triglot.parity.output_names import GENERATED, IDS, name_first_step, name_gradients, name_outputs
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 
 from .arms import ARMS, PLAN
 from .cases import Case

@@ -65,7 +65,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     idle = memory.resident()
     from triglot.shared import checkpoint  # noqa: PLC0415 (after what the idle worker is measured by)
     from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after what the idle worker is measured by)
-    from triglot.shared.inputs.validation import Batch  # noqa: PLC0415
+    from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
 
     from .arms import ARMS  # noqa: PLC0415
     from .cases import Case  # noqa: PLC0415
@@ -79,7 +79,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     prepare = getattr(importlib.import_module(module), function)
     times.append(time.perf_counter())
     weights = checkpoint.load(request["checkpoint"])
-    batches = [Batch(**npz.read(Path(path))) for path in request["batches"]]
+    batches = [batch_from_arrays(weights.config, npz.read(Path(path))) for path in request["batches"]]
     prepared = prepare(weights, case, batches)
     times.append(time.perf_counter())
     results = prepared.call()
@@ -90,7 +90,7 @@ def build(request: dict[str, Any]) -> "tuple[Prepared, dict[str, Any]]":
     device_peak = gpu.peak_mb(ARMS[case.arm].framework, case.cell.device, sys.modules)
     judged = prepared
     if request["judged"]:  # less than what is timed
-        judged = prepare(weights, case, [Batch(**npz.read(Path(request["judged"])))])
+        judged = prepare(weights, case, [batch_from_arrays(weights.config, npz.read(Path(request["judged"])))])
         results = judged.call()
         judged.wait(results)
     npz.write(Path(request["outputs"]), dict(judged.outputs(results)))

@@ -8,9 +8,7 @@ import numpy as np
 
 from triglot.shared.arrays import Bools
 from triglot.shared.errors import InputError
-from triglot.shared.inputs import text
-from triglot.shared.inputs.random import padded_batches, random_batch
-from triglot.shared.inputs.validation import Batch, labelled, taught
+from triglot.shared.inputs import Batch, EncoderBatch, PairBatch, labelled, padded_batches, random_batch, taught, text
 from triglot.shared.model.config import ModelConfig
 
 from .arms import TRAINS
@@ -19,7 +17,7 @@ from .cases import Cell
 RAGGED_BATCHES = 8  # batches of sentences that one call works through
 
 
-def batches_of(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> list[Batch]:
+def batches_of(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> Sequence[Batch]:
     """The batches of a call: one of the cell's shape, or several of real sentences.
 
     Without a tokenizer, a sentence has as many tokens as words, and they are random.
@@ -37,7 +35,7 @@ def batches_of(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: in
 
 def _to_learn(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> Batch:
     """Random labels, or a random teacher: what is learned does not matter to the time that it takes."""
-    if config.kind == "encoder_decoder":
+    if isinstance(batch, PairBatch):
         return labelled(config, batch, generator.integers(0, config.target_vocabulary, batch.target.shape))
     if config.kind == "attention":
         return batch
@@ -45,7 +43,9 @@ def _to_learn(config: ModelConfig, batch: Batch, generator: np.random.Generator)
     return taught(config, batch, teacher)
 
 
-def _untaught(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator) -> list[Batch]:
+def _untaught(
+    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator
+) -> Sequence[Batch]:
     if cell.order == "padded":
         return [random_batch(config, lengths(cell.batch, cell.length, cell.fill, generator), generator)]
     rows = _sentences(cell, config, tokenizer, generator)
@@ -90,9 +90,9 @@ def first_rows(batch: Batch, tokens: int, *, least: int = 1, generated: int = 0)
 
     ``generated``: how long each target becomes that is not there yet.
     """
-    width = max(batch.valid.shape[1], batch.target_valid.shape[1], generated)
+    width = max(generated, *(real.shape[1] for real in batch.real_tokens().values()))
     count = max(least, tokens // width)
-    members = {name: array[:count] for name, array in batch.arrays().items() if len(array) == len(batch.valid)}
+    members = {name: array[:count] for name, array in batch.arrays().items() if len(array) == batch.rows}
     return replace(batch, **members)
 
 
@@ -108,5 +108,5 @@ def _sentences(
     return [generator.integers(0, max(1, config.source_vocabulary), length).tolist() for length in words]
 
 
-def _rows(batches: Sequence[Batch]) -> list[tuple[np.ndarray, Bools]]:
+def _rows(batches: Sequence[EncoderBatch]) -> list[tuple[np.ndarray, Bools]]:
     return [(row, real) for batch in batches for row, real in zip(batch.source, batch.valid, strict=True)]

@@ -47,7 +47,7 @@ class Generator:
     ) -> Array:
         generator = Generator(nnx.merge(graph, parameters))
         start_id, end_id, pad_id = generator.transformer.config.special_ids
-        memory = generator.transformer.encode(source, valid, source, source)
+        memory = generator.transformer.encode(source, valid)
         target = jnp.full((len(source), length), pad_id, jnp.int32)
         target = target.at[:, 0].set(start_id)
         finished = jnp.zeros(len(source), jnp.bool_)

@@ -48,8 +48,8 @@ def loss(
     An encoder learns what a teacher gives, and has no labels.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
         return distance(output, given["teacher"], given["valid"]), jnp.zeros((), jnp.int32)
     (scores,) = heads.values()
@@ -124,7 +124,8 @@ class Trainer:
         )
         nnx.update(self.transformer, self.parameters)
         self.steps += 1
-        return Outcome(float(value), int(right), int((given["labels"] >= 0).sum()))
+        counted = (given["labels"] >= 0).sum() if "labels" in given else 0
+        return Outcome(float(value), int(right), int(counted))
 
     def moments(self) -> Moments:
         """What Adam remembers."""

@@ -44,22 +44,29 @@ class Transformer(nnx.Module):
         self,
         source: Array,
         valid: Array,
-        segment_ids: Array,
-        task_ids: Array,
-        target: Array,
-        target_valid: Array,
+        segment_ids: Array | None = None,
+        task_ids: Array | None = None,
+        target: Array | None = None,
+        target_valid: Array | None = None,
         probe: Probe | None = None,
     ) -> tuple[Array, dict[str, Array]]:
         """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         if self.config.kind == "encoder_decoder":
+            assert target is not None
+            assert target_valid is not None
             x = self.decode(target, target_valid, x, valid, probe)
             valid = target_valid
         tokens = self.embeddings.token.embedding[...] if self.config.tied_embeddings else None
         return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
     def encode(
-        self, source: Array, valid: Array, segment_ids: Array, task_ids: Array, probe: Probe | None = None
+        self,
+        source: Array,
+        valid: Array,
+        segment_ids: Array | None = None,
+        task_ids: Array | None = None,
+        probe: Probe | None = None,
     ) -> Array:
         """The output of the encoder."""
         x = source

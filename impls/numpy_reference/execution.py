@@ -20,17 +20,17 @@ from .transformer import Transformer
 
 def encode(transformer: Transformer, given: Mapping[str, Array]) -> Array:
     """The output of the encoder, (B, S, D). given: a batch by name."""
-    return transformer.encode(given["source"], given["valid"], given["segment_ids"], given["task_ids"])
+    return transformer.encode(given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids"))
 
 
 def run(transformer: Transformer, given: Mapping[str, Array], probe: Probe | None = None) -> tuple[Array, Any]:
     """Output and heads, or, of a model that is attention alone, output and averaged weights."""
     if transformer.config.kind == "attention":
         allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
-        vectors = given["query"], given["source"], given["value"]
+        vectors = given["query"], given["key"], given["value"]
         return transformer.attend(*vectors, allowed, given["bias"], probe)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    return transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    return transformer(*source, given.get("target"), given.get("target_valid"), probe)
 
 
 def trace(transformer: Transformer, given: Mapping[str, Array], replacements: Mapping[str, Array]) -> dict[str, Array]:

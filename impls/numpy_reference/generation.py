@@ -27,7 +27,7 @@ class Generator:
     def generate(self, source: ndarray, valid: ndarray, length: int, cached: bool) -> ndarray:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
         start_id, end_id, pad_id = self.transformer.config.special_ids
-        memory = self.transformer.encode(source, valid, source, source)
+        memory = self.transformer.encode(source, valid)
         target = np.full((len(source), length), pad_id, np.int32)
         target[:, 0] = start_id
         finished = np.zeros(len(source), np.bool_)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs import validation as inputs
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 from triglot.shared.training.dropout_masks import check_dropout_masks
 from triglot.shared.training.plan import Moments, Outcome, Plan
@@ -45,14 +45,14 @@ class Model:
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
-        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.encoder_batch(self.config, token_ids, valid, segment_ids, task_ids)
         return self._encode(self._tensors(batch.arrays()))
 
     def heads(
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
-        batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.heads_batch(self.config, token_ids, valid, segment_ids, task_ids)
         _, heads = self._run(self._tensors(batch.arrays()))
         return heads
 
@@ -60,14 +60,14 @@ class Model:
         self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
     ) -> np.ndarray:
         """See ``shared.protocol.Model.forward``."""
-        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        batch = inputs.pair_batch(self.config, source_ids, target_ids, source_valid, target_valid)
         _, heads = self._run(self._tensors(batch.arrays()))
         (scores,) = heads.values()
         return scores
 
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
         """See ``shared.protocol.Model.generate``."""
-        batch, length = inputs.to_generate(self.config, source_ids, max_length)
+        batch, length = inputs.generation_batch(self.config, source_ids, max_length)
         source, valid = self._tensor(batch.source), self._tensor(batch.valid)
         return self.generator.generate(source, valid, length, cached)
 
@@ -82,7 +82,7 @@ class Model:
         batch_first: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See ``shared.protocol.Model.attend``."""
-        batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
+        batch = inputs.attention_batch(self.config, query, key, value, allowed, key_valid, bias, batch_first)
         output, averaged = self._run(self._tensors(batch.arrays()))
         return output if batch_first else output.swapaxes(0, 1), averaged
 

@@ -47,8 +47,8 @@ def loss(
     An encoder learns what a teacher gives, and has no labels.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
         return distance(output, given["teacher"], given["valid"]), np.zeros((), np.int64)
     (scores,) = heads.values()

@@ -43,15 +43,17 @@ class Transformer:
         self,
         source: ndarray,
         valid: ndarray,
-        segment_ids: ndarray,
-        task_ids: ndarray,
-        target: ndarray,
-        target_valid: ndarray,
+        segment_ids: ndarray | None = None,
+        task_ids: ndarray | None = None,
+        target: ndarray | None = None,
+        target_valid: ndarray | None = None,
         probe: Probe | None = None,
     ) -> tuple[ndarray, dict[str, ndarray]]:
         """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         if self.config.kind == "encoder_decoder":
+            assert target is not None
+            assert target_valid is not None
             x = self.decode(target, target_valid, x, valid, probe)
             valid = target_valid
         tokens = self.embeddings.token.weight if self.config.tied_embeddings else None
@@ -61,8 +63,8 @@ class Transformer:
         self,
         source: ndarray,
         valid: ndarray,
-        segment_ids: ndarray,
-        task_ids: ndarray,
+        segment_ids: ndarray | None = None,
+        task_ids: ndarray | None = None,
         probe: Probe | None = None,
     ) -> ndarray:
         """The output of the encoder."""

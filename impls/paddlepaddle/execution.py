@@ -19,39 +19,25 @@ from paddle.utils import flatten, pack_sequence_as
 
 from triglot.shared.environment import threads
 from triglot.shared.errors import FrameworkError
-from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
 
 from . import masks
 from .transformer import Transformer
 
-EVERY_NAME = (
-    "source",
-    "valid",
-    "segment_ids",
-    "task_ids",
-    "target",
-    "target_valid",
-    "query",
-    "value",
-    "allowed",
-    "bias",
-)
-
 
 def encode(transformer: Transformer, given: Mapping[str, Tensor]) -> Tensor:
     """The output of the encoder, (B, S, D). given: a batch by name."""
-    return transformer.encode(given["source"], given["valid"], given["segment_ids"], given["task_ids"])
+    return transformer.encode(given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids"))
 
 
 def run(transformer: Transformer, given: Mapping[str, Tensor], probe: Probe | None = None) -> tuple[Tensor, Any]:
     """Output and heads, or, of a model that is attention alone, output and averaged weights."""
     if transformer.config.kind == "attention":
         allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
-        vectors = given["query"], given["source"], given["value"]
+        vectors = given["query"], given["key"], given["value"]
         return transformer.attend(*vectors, allowed, given["bias"], probe)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    return transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    return transformer(*source, given.get("target"), given.get("target_valid"), probe)
 
 
 def trace(
@@ -77,16 +63,6 @@ def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) ->
     layer = _Program(program, transformer)
     layer.forward = paddle.jit.to_static(layer.forward, full_graph=True)  # the layer has to outlive what it compiled
     return layer
-
-
-def _read_by(program: Callable[..., Any], config: ModelConfig) -> list[str]:
-    """The members of a batch that ``program`` reads."""
-    if config.kind == "attention":
-        return ["query", "source", "value", "valid", "allowed", "bias"]
-    names = ["source", "valid"]
-    names += ["segment_ids"] if config.segments else []
-    names += ["task_ids"] if config.tasks else []
-    return names + (["target", "target_valid"] if config.kind == "encoder_decoder" and program is run else [])
 
 
 class _Program(nn.Layer):
@@ -119,13 +95,12 @@ class _Deployed(nn.Layer):
         if self.converts and not paddle.base.core.supports_bfloat16():
             raise FrameworkError("PaddlePaddle: its bfloat16 takes a processor with AVX-512; choose dtype 'float32'")
         self.transformer = transformer
-        self.names = _read_by(program, transformer.config)
+        self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.outputs: Any = None
 
     def forward(self, given: dict[str, Tensor]) -> Any:
-        # An input that nothing reads is an error to the engine.
-        return flatten(self.program(self.transformer, {name: given.get(name) for name in EVERY_NAME}))
+        return flatten(self.program(self.transformer, given))
 
     def run(self, given: Mapping[str, Tensor]) -> Any:
         """What ``program`` returns."""
@@ -146,6 +121,8 @@ class _Deployed(nn.Layer):
         return pack_sequence_as(self.outputs, outputs)
 
     def _build(self, given: Mapping[str, Tensor]) -> inference.Predictor:
+        # The engine refuses an input that nothing reads.
+        self.names = [name for name in given if name not in ("labels", "teacher")]
         specs = {name: InputSpec([None] * given[name].ndim, given[name].dtype, name) for name in self.names}
         to_static: Any = paddle.jit.to_static  # its stubs know no dictionary of inputs
         self.forward = to_static(self.forward, input_spec=[specs], full_graph=True)

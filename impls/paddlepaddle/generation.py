@@ -32,7 +32,7 @@ class Generator(nn.Layer):
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
         start_id, end_id, pad_id = self.transformer.config.special_ids
-        memory = self.transformer.encode(source, valid, source, source)
+        memory = self.transformer.encode(source, valid)
         target = paddle.full([len(source), length], pad_id, "int32")
         target[:, 0] = start_id
         finished = paddle.zeros([len(source)], dtype="bool")

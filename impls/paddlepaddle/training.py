@@ -50,8 +50,8 @@ def loss(
     An encoder learns what a teacher gives, and has no labels.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
         return distance(output, given["teacher"], given["valid"]), paddle.zeros([], dtype="int64")
     (scores,) = heads.values()
@@ -100,7 +100,8 @@ class Trainer:
             self.optimizer.step()
         self.schedule.step()
         self.steps += 1
-        return Outcome(float(value), int(right), int((given["labels"] >= 0).sum()))
+        counted = (given["labels"] >= 0).sum() if "labels" in given else 0
+        return Outcome(float(value), int(right), int(counted))
 
     def moments(self) -> Moments:
         """What Adam remembers."""

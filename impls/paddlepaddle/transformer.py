@@ -44,22 +44,29 @@ class Transformer(nn.Layer):
         self,
         source: Tensor,
         valid: Tensor,
-        segment_ids: Tensor,
-        task_ids: Tensor,
-        target: Tensor,
-        target_valid: Tensor,
+        segment_ids: Tensor | None = None,
+        task_ids: Tensor | None = None,
+        target: Tensor | None = None,
+        target_valid: Tensor | None = None,
         probe: Probe | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         if self.config.kind == "encoder_decoder":
+            assert target is not None
+            assert target_valid is not None
             x = self.decode(target, target_valid, x, valid, probe)
             valid = target_valid
         tokens = self.embeddings.token.weight if self.config.tied_embeddings else None
         return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
 
     def encode(
-        self, source: Tensor, valid: Tensor, segment_ids: Tensor, task_ids: Tensor, probe: Probe | None = None
+        self,
+        source: Tensor,
+        valid: Tensor,
+        segment_ids: Tensor | None = None,
+        task_ids: Tensor | None = None,
+        probe: Probe | None = None,
     ) -> Tensor:
         """The output of the encoder."""
         x = source

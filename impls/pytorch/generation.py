@@ -31,7 +31,7 @@ class Generator:
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
         """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
         start_id, end_id, pad_id = self.transformer.config.special_ids
-        memory = self.transformer.encode(source, valid, source, source)
+        memory = self.transformer.encode(source, valid)
         target = torch.full((len(source), length), pad_id, device=source.device)
         target[:, 0] = start_id
         finished = torch.zeros(len(source), dtype=torch.bool, device=source.device)

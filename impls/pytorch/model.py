@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.checkpoint.training_state import check_beginning
 from triglot.shared.errors import FrameworkError, TrainingError
-from triglot.shared.inputs import validation as inputs
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 from triglot.shared.training.dropout_masks import check_dropout_masks
 from triglot.shared.training.plan import Moments, Outcome, Plan
@@ -57,7 +57,7 @@ class Model:
 
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> np.ndarray:
         """See ``shared.protocol.Model.encode``."""
-        batch = inputs.batch(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.encoder_batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
             return self.to_numpy(self._encode(self._tensors(batch.arrays())))
 
@@ -65,7 +65,7 @@ class Model:
         self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None
     ) -> dict[str, np.ndarray]:
         """See ``shared.protocol.Model.heads``."""
-        batch = inputs.batch_for_heads(self.config, token_ids, valid, segment_ids, task_ids)
+        batch = inputs.heads_batch(self.config, token_ids, valid, segment_ids, task_ids)
         with torch.inference_mode():
             _, heads = self._run(self._tensors(batch.arrays()))
             return {name: self.to_numpy(value) for name, value in heads.items()}
@@ -74,7 +74,7 @@ class Model:
         self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None
     ) -> np.ndarray:
         """See ``shared.protocol.Model.forward``."""
-        batch = inputs.pair(self.config, source_ids, target_ids, source_valid, target_valid)
+        batch = inputs.pair_batch(self.config, source_ids, target_ids, source_valid, target_valid)
         with torch.inference_mode():
             _, heads = self._run(self._tensors(batch.arrays()))
             (scores,) = heads.values()
@@ -82,7 +82,7 @@ class Model:
 
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> np.ndarray:
         """See ``shared.protocol.Model.generate``."""
-        batch, length = inputs.to_generate(self.config, source_ids, max_length)
+        batch, length = inputs.generation_batch(self.config, source_ids, max_length)
         with torch.inference_mode():
             return self.to_numpy(
                 self.generator.generate(self._tensor(batch.source), self._tensor(batch.valid), length, cached)
@@ -99,7 +99,7 @@ class Model:
         batch_first: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See ``shared.protocol.Model.attend``."""
-        batch = inputs.attention(self.config, query, key, value, allowed, key_valid, bias, batch_first)
+        batch = inputs.attention_batch(self.config, query, key, value, allowed, key_valid, bias, batch_first)
         with torch.inference_mode():
             output, averaged = self._run(self._tensors(batch.arrays()))
             output = self.to_numpy(output)
@@ -195,7 +195,7 @@ class Model:
         return self._tensors(batch.arrays()), self._tensors(masks)
 
     def _tensors(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: self._tensor(array) for name, array in inputs.in_range(arrays, self.dtype_name).items()}
+        return {name: self._tensor(array) for name, array in inputs.fit_dtype(arrays, self.dtype_name).items()}
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = weights.np2torch(array.copy())

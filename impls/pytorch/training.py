@@ -46,8 +46,8 @@ def loss(
     An encoder learns what a teacher gives, and has no labels.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    output, heads = transformer(*source, given["target"], given["target_valid"], probe)
+    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
+    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
         return distance(output, given["teacher"], given["valid"]), torch.zeros((), dtype=torch.int64)
     (scores,) = heads.values()
@@ -98,7 +98,8 @@ class Trainer:
         self.optimizer.step()
         self.schedule.step()
         self.steps += 1
-        return Outcome(value.item(), int(right), int((given["labels"] >= 0).sum()))
+        counted = (given["labels"] >= 0).sum() if "labels" in given else 0
+        return Outcome(value.item(), int(right), int(counted))
 
     def moments(self) -> Moments:
         """What Adam remembers."""

@@ -1,4 +1,4 @@
-"""Batches of real English: sentences of the Python manual, cut into tokens by the model's own tokenizer."""
+"""Batches of real English: sentences of the Python manual, tokenized by the model's own tokenizer."""
 
 import re
 from pathlib import Path
@@ -10,38 +10,38 @@ import numpy as np
 from triglot.shared.errors import InputError
 from triglot.shared.model.config import ModelConfig
 
-from .random import padded_batches
-from .validation import Batch
+from .batch import EncoderBatch
+from .encoder import padded_batches
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
-# What is longer is a list, what has a bar is a table, and what has fewer words is a fragment.
+# Longer texts are lists, texts with a bar are tables, and texts of fewer words are fragments.
 _LONGEST = 300
 _FEWEST_SPACES = 3
 
 
 def sentences(count: int) -> list[str]:
-    """``count`` sentences of very different lengths from the whole manual; the same on every call.
+    """Return ``count`` sentences of very different lengths from the whole manual, the same on every call.
 
-    Of the manual's sentences sorted by length, every n-th is taken, the shortest and the longest included. Then they
-    are mixed, so that each batch has padding.
+    They are spread evenly over the manual's sentences sorted by length, from the shortest to the longest, and then
+    shuffled, so that each batch has padding.
     """
-    found: set[str] = set()
+    texts: set[str] = set()
     for name in sorted(topics):
         for paragraph in topics[name].split("\n\n"):
             if not paragraph.startswith(" "):  # indented paragraphs are code and tables
-                found.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
-    prose = [text for text in found if len(text) <= _LONGEST and "|" not in text and text.count(" ") >= _FEWEST_SPACES]
+                texts.update(" ".join(match.split()) for match in _SENTENCE.findall(paragraph + "\n"))
+    prose = [text for text in texts if len(text) <= _LONGEST and "|" not in text and text.count(" ") >= _FEWEST_SPACES]
     ordered = sorted(prose, key=lambda sentence: (len(sentence), sentence))
     places = np.linspace(0, len(ordered) - 1, count).round().astype(int)
-    mixed = np.random.default_rng(0).permutation(places)
-    return [ordered[int(place)] for place in mixed]
+    shuffled = np.random.default_rng(0).permutation(places)
+    return [ordered[int(place)] for place in shuffled]
 
 
-def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[Batch]:
-    """``count`` sentences as padded batches for ``config``.
+def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[EncoderBatch]:
+    """Return ``count`` sentences as padded batches for a model of ``config``.
 
     Raises:
         InputError: the tokenizer cannot be read, or the ``tokenizers`` package is not installed.

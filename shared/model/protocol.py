@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.training.plan import Moments, Outcome, Plan
 
 from .config import ModelConfig

@@ -6,7 +6,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array, Float32s
 from triglot.shared.errors import InputError
-from triglot.shared.inputs.validation import Batch
+from triglot.shared.inputs import Batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import Dropout, dropouts
 
@@ -42,9 +42,8 @@ def check_dropout_masks(config: ModelConfig, batch: Batch, masks: Mapping[str, A
 
 def _sizes(config: ModelConfig, batch: Batch) -> dict[str, int]:
     return {
-        "batch": len(batch.valid),
-        "source": batch.valid.shape[1],
-        "target": batch.target_valid.shape[1],
+        "batch": batch.rows,
+        **{axis: tokens.shape[1] for axis, tokens in batch.real_tokens().items()},
         "head": config.heads,
         "hidden": config.hidden_size,
         "feed_forward": config.feed_forward_size,

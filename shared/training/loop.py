@@ -11,7 +11,7 @@ import numpy as np
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TrainingError
-from triglot.shared.inputs.validation import Batch, teacher_forcing
+from triglot.shared.inputs import Batch, teacher_forcing
 from triglot.shared.model.protocol import Model
 
 from .dropout_masks import draw_dropout_masks

@@ -17,9 +17,9 @@ from triglot.bench.run.sweep import Sweep
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
-from triglot.shared.inputs import random as batches
 from triglot.shared.model.recipes import recipe
 
 FAKES = (sys.executable, "-P", str(Path(__file__).parents[1] / "helpers" / "bench_worker.py"))
@@ -27,7 +27,7 @@ QUICK = Settings(seconds=0.05, rounds=2, warm_up=0.1, again=False)
 
 
 def a_batch(config):
-    return batches.random_batch(config, [9, 4, 6], np.random.default_rng(0))
+    return inputs.random_batch(config, [9, 4, 6], np.random.default_rng(0))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
     """Of 64 targets some are sure to have two tokens that bfloat16 cannot tell apart. Paddle has none on a CPU."""
     dtype = "float32" if framework == "paddle" else "bfloat16"
     weights = weights_for(make_checkpoint("translation-tiny", 3), dtype, 0)["given"]
-    batch = batches.random_batch(weights.config, [9] * 64, np.random.default_rng(0))
+    batch = inputs.random_batch(weights.config, [9] * 64, np.random.default_rng(0))
     mode = "jit" if framework == "jax" else "eager"
     model: Any = impls.build(framework, weights, dtype=dtype, mode=mode)
     ids = model.to_numpy(model.prepare("generation", batch)())
@@ -172,7 +172,7 @@ def test_what_overflows_is_right_nowhere(make_checkpoint):
 
 def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoint):
     weights = make_checkpoint("translation-tiny")
-    batch = batches.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
+    batch = inputs.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
     longest = weights.config.target_max_length
     assert len(workloads.first_rows(batch, 4 * longest, generated=longest).valid) == 4
     assert len(workloads.first_rows(batch, 1, least=2).valid) == 2

@@ -11,9 +11,9 @@ from triglot.bench.report import statistics
 from triglot.bench.run import flops, workloads
 from triglot.bench.run.cases import Cell
 from triglot.parity.outputs import ForwardTruth
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError
-from triglot.shared.inputs import random as batches
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.plan import Plan
@@ -128,7 +128,7 @@ def test_work_is_what_pytorch_counts(name, make_checkpoint):
     config = recipe(name)
     if name == "bert-base-tiny":
         config = replace(config, heads_on_top=("pooler", "masked_lm"))
-    batch = batches.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
     call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
     with FlopCounterMode(display=False) as counter:
         call()
@@ -137,7 +137,7 @@ def test_work_is_what_pytorch_counts(name, make_checkpoint):
 
 def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint):
     config = recipe("translation-tiny")
-    batch = batches.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
     call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
     with FlopCounterMode(display=False) as counter:
         call()
@@ -149,8 +149,8 @@ def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint
 def test_padding_is_no_work():
     config = recipe("bert-base-tiny")
     generator = np.random.default_rng(0)
-    alone = sum(flops.forward(config, batches.random_batch(config, [n], generator)) for n in (9, 4))
-    assert flops.forward(config, batches.random_batch(config, [9, 4], generator)) == pytest.approx(alone)
+    alone = sum(flops.forward(config, inputs.random_batch(config, [n], generator)) for n in (9, 4))
+    assert flops.forward(config, inputs.random_batch(config, [9, 4], generator)) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_sentences_come_as_they_are_or_sorted(name):
 def test_a_wrong_output_is_noticed(make_checkpoint):
     """The guard: an output that is off by ten times the budget, that is missing, or of another shape."""
     checkpoint = make_checkpoint("bert-base-tiny")
-    batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
+    batch = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = ForwardTruth(checkpoint, batch, "float32")
     model = impls.build("numpy", checkpoint)
     given = batch.source, batch.valid, batch.segment_ids

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from triglot import impls
-from triglot.shared import checkpoint
+from triglot.shared import checkpoint, inputs
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.errors import CheckpointError
-from triglot.shared.inputs import validation as inputs
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.plan import History, Moments, Plan, Training
 

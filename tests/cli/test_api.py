@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import triglot
-from triglot.shared.inputs import validation as inputs
+from triglot.shared import inputs
 
 
 def test_the_frameworks_under_test_are_installed(framework):
@@ -44,7 +44,7 @@ def test_check_refuses(arguments, error, pattern, make_checkpoint):
 
 def test_check_refuses_batches_of_another_model(make_checkpoint):
     ids = np.full((1, 2), 30000)
-    foreign = inputs.batch(triglot.recipes()["minilm"], ids)
+    foreign = inputs.encoder_batch(triglot.recipes()["minilm"], ids)
     with pytest.raises(triglot.InputError, match="token_ids.*30000.*expected ids from 0 to 100"):
         triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], batches=[foreign])
 

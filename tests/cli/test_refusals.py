@@ -21,6 +21,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import triglot
+from triglot.shared import inputs
 from triglot.shared.errors import (
     CheckpointError,
     ConfigError,
@@ -31,7 +32,6 @@ from triglot.shared.errors import (
     PortingError,
     TriglotError,
 )
-from triglot.shared.inputs import random as batches
 from triglot.shared.model.recipes import recipe
 
 BERT = recipe("bert-base-tiny")
@@ -497,7 +497,7 @@ def test_an_input_that_does_not_fit_is_refused_on_the_command_line(kind, workpla
     with unchanged(workplace):
         assert_refused(command("parity", "ernie-base-tiny", "--inputs", "inputs.npz", "--json", "r.json"), pattern)
         with refusal(InputError, pattern):
-            batches.read_batch(recipe("ernie-base-tiny"), workplace / "inputs.npz")
+            inputs.read_batch(recipe("ernie-base-tiny"), workplace / "inputs.npz")
 
 
 def test_ids_that_a_model_does_not_have(workplace, command):
@@ -549,7 +549,7 @@ INPUT_FILES = {
     "pickle": (raw_pickle(4), NO_NPZ),
     "torch": (torch_file, NO_NPZ),
     "pickled array": (pickled_array, NO_NPZ),
-    "no tokens": (npz_with(valid=np.ones((2, 3), np.bool_)), "{path} holds no token_ids.*expected token_ids, valid"),
+    "no tokens": (npz_with(valid=np.ones((2, 3), np.bool_)), "{path} lacks token_ids.*expected token_ids, valid"),
     "names of transformers": (
         npz_with(token_ids=IDS, input_ids=IDS, attention_mask=IDS),
         "{path} holds attention_mask, input_ids.*expected token_ids, valid, segment_ids, task_ids",
@@ -565,7 +565,7 @@ def test_a_file_of_inputs_that_cannot_be_read(kind, workplace, command):
     pattern = pattern.format(path=path)
     with unchanged(workplace):
         with refusal(InputError, pattern):
-            batches.read_batch(BERT, path)
+            inputs.read_batch(BERT, path)
         assert_refused(command("parity", "bert-base-tiny", "--inputs", path, "--json", "report.json"), pattern)
     assert not (workplace / "song").exists()
 
@@ -760,7 +760,7 @@ def test_an_interpreter_that_cannot_be_used(value, pattern, workplace, make_chec
 )
 def test_impossible_random_batches(arguments, pattern):
     with refusal(InputError, pattern):
-        batches.random_batches(BERT, **({"count": 1, "batch_size": 1, "seed": 0} | arguments))
+        inputs.random_batches(BERT, **({"count": 1, "batch_size": 1, "seed": 0} | arguments))
 
 
 # Targets.

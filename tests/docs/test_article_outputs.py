@@ -13,7 +13,7 @@ import torch
 from triglot import impls
 from triglot.parity.budgets import NOISE_RUNS, budget
 from triglot.parity.truth import Reference
-from triglot.shared.inputs import validation as inputs
+from triglot.shared import inputs
 from triglot.shared.model.named_values import ATTENDED, AVERAGED, OUTPUT
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe
@@ -89,20 +89,22 @@ def example(name, model, config, pad):
         vectors = generator.normal(size=(3, 11, config.hidden_size)).astype(np.float32)
         with torch.no_grad():
             found = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid)).numpy()
-        return inputs.batch(config, vectors, valid), {OUTPUT: np.where(valid[:, :, None], found, 0)}
+        return inputs.encoder_batch(config, vectors, valid), {OUTPUT: np.where(valid[:, :, None], found, 0)}
     if name == "multihead":
         vectors = [generator.normal(size=(length, 3, config.hidden_size)).astype(np.float32) for length in (9, 11, 11)]
         given = (torch.from_numpy(part).double() for part in vectors)
         with torch.no_grad():
             found = model(*given, torch.from_numpy(~valid)).numpy().swapaxes(0, 1)
-        return inputs.attention(config, *vectors, key_valid=valid, batch_first=False), {ATTENDED: found}
+        return inputs.attention_batch(config, *vectors, key_valid=valid, batch_first=False), {ATTENDED: found}
     source = np.where(valid, generator.integers(pad + 1, config.source_vocabulary, valid.shape), pad)
     target = np.where(target_valid, generator.integers(pad + 1, config.target_vocabulary, target_valid.shape), pad)
     masks = () if name == "translation" else (torch.from_numpy(valid), torch.from_numpy(target_valid))
     with torch.no_grad():
         found = model(torch.from_numpy(source), torch.from_numpy(target), *masks).numpy()
     key = f"heads.{config.heads_on_top[0]}"
-    return inputs.pair(config, source, target, valid, target_valid), {key: np.where(target_valid[:, :, None], found, 0)}
+    return inputs.pair_batch(config, source, target, valid, target_valid), {
+        key: np.where(target_valid[:, :, None], found, 0)
+    }
 
 
 def test_the_reference_computes_what_the_article_computes(name, article, task):
@@ -161,7 +163,7 @@ def test_attention_alone_is_that_of_torch(framework, size):
             key_padding_mask=torch.from_numpy(np.where(key_valid, 0, -np.inf)),
             attn_mask=torch.from_numpy(bias),
         )
-    batch = inputs.attention(config, query, key, key, key_valid=key_valid, bias=bias)
+    batch = inputs.attention_batch(config, query, key, key, key_valid=key_valid, bias=bias)
     reference = Reference(checkpoint)
     truth = reference.trace(batch, {})
     runs = [reference.rounded_trace(batch, {}, seed) for seed in range(NOISE_RUNS)]

@@ -15,8 +15,8 @@ from triglot import impls
 from triglot.parity.budgets import budget
 from triglot.parity.checks import Check
 from triglot.parity.truth import Reference, distance
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs import validation as inputs
 from triglot.shared.model.recipes import recipe
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -170,11 +170,11 @@ def batch(checkpoint):
     target, target_valid = rows(TARGET_LENGTHS, config.target_vocabulary)
     assert source.shape != target.shape
     if config.pad_id == PAD:
-        batch = inputs.pair(config, source, target)
+        batch = inputs.pair_batch(config, source, target)
         np.testing.assert_array_equal(batch.valid, source_valid)
         np.testing.assert_array_equal(batch.target_valid, target_valid)
         return batch
-    return inputs.pair(config, source, target, source_valid, target_valid)
+    return inputs.pair_batch(config, source, target, source_valid, target_valid)
 
 
 def run_article(article, checkpoint, batch, dtype):

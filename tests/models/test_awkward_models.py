@@ -10,7 +10,7 @@ from triglot import impls
 from triglot.parity.budgets import budget
 from triglot.parity.checks import Check
 from triglot.parity.truth import Reference, distance
-from triglot.shared.inputs import random as batches
+from triglot.shared import inputs
 
 PRE_TRAINING = ("pooler", "masked_lm", "next_sentence")
 # A name, the class of transformers, and what its configuration has unlike this one. Norms and biases are never the
@@ -83,7 +83,7 @@ def model(request, tmp_path_factory):
 def batch(model):
     config = model[1].config
     lengths = (config.source_max_length, 1, 11, 6)
-    return batches.random_batch(config, lengths, np.random.default_rng(0))
+    return inputs.random_batch(config, lengths, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_comparison_notices_another_epsilon(tmp_path):
     transformers.BertModel(transformers.BertConfig(**USUAL)).save_pretrained(tmp_path)
     ported = triglot.port(tmp_path, config={"norm_eps": 1e-5})
     right = triglot.port(tmp_path)
-    batch = batches.random_batch(right.config, [7, 5], np.random.default_rng(0))
+    batch = inputs.random_batch(right.config, [7, 5], np.random.default_rng(0))
     expectation = Reference(right, "float32").truth_of_check(Check("end_to_end", batch, "given"), {})
     output = impls.build("torch", ported).encode(batch.source, batch.valid, batch.segment_ids)
     assert "output" in excess({"output": output}, expectation)

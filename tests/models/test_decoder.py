@@ -8,8 +8,7 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.shared.inputs import random as batches
-from triglot.shared.inputs import validation as inputs
+from triglot.shared import inputs
 from triglot.shared.model.recipes import recipe
 
 TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
@@ -33,7 +32,7 @@ def built():
 
 
 def random_pair(config, lengths=(7, 1, 5), seed=0):
-    return batches.random_batch(config, lengths, np.random.default_rng(seed))
+    return inputs.random_batch(config, lengths, np.random.default_rng(seed))
 
 
 def forward(model, batch):
@@ -123,7 +122,7 @@ def test_an_encoder_decoder_has_no_heads_without_a_target_but_it_encodes(impleme
     message = "^the heads of this model stand on its decoder; use forward$"
     with pytest.raises(triglot.InputError, match=message):
         model.heads(SOURCE)
-    trace = model.trace(inputs.pair(TRANSLATION, SOURCE, TARGET))
+    trace = model.trace(inputs.pair_batch(TRANSLATION, SOURCE, TARGET))
     np.testing.assert_array_equal(model.encode(SOURCE), trace["output"])
 
 
@@ -194,9 +193,11 @@ def test_source_and_target_read_one_table(implementation, make_checkpoint):
     checkpoint = make_checkpoint(SHARED)
     assert not [name for name in checkpoint.tensors if name.startswith("target_embeddings")]
     model = impls.build(implementation, checkpoint)
-    trace = model.trace(inputs.pair(SHARED, SOURCE, SOURCE))
+    trace = model.trace(inputs.pair_batch(SHARED, SOURCE, SOURCE))
     np.testing.assert_array_equal(trace["embeddings.sum"], trace["target_embeddings.sum"])
-    apart = impls.build(implementation, make_checkpoint(TRANSLATION)).trace(inputs.pair(TRANSLATION, SOURCE, SOURCE))
+    apart = impls.build(implementation, make_checkpoint(TRANSLATION)).trace(
+        inputs.pair_batch(TRANSLATION, SOURCE, SOURCE)
+    )
     assert (apart["embeddings.sum"] != apart["target_embeddings.sum"]).any()
 
 
@@ -216,7 +217,7 @@ def test_positions_per_dimension_and_the_scale_in_every_implementation(implement
     config = replace(TRANSLATION, embedding_scale=True)
     checkpoint = make_checkpoint(config)
     model = impls.build(implementation, checkpoint, dtype="float32")
-    seen = model.trace(inputs.pair(config, SOURCE, TARGET))
+    seen = model.trace(inputs.pair_batch(config, SOURCE, TARGET))
     dimensions = np.arange(24)
     for name, ids in (("embeddings", SOURCE), ("target_embeddings", TARGET)):
         place = np.arange(ids.shape[1])[:, None] / 10000.0 ** (dimensions / 24)
@@ -228,7 +229,7 @@ def test_positions_per_dimension_and_the_scale_in_every_implementation(implement
 
 def test_attention_goes_through_relu_if_that_is_asked_for(implementation, make_checkpoint):
     plain, bent = (replace(TRANSLATION, attention_output_activation=name) for name in ("none", "relu"))
-    batch, name = inputs.pair(TRANSLATION, SOURCE, TARGET), "encoder.layers.0.attention.output"
+    batch, name = inputs.pair_batch(TRANSLATION, SOURCE, TARGET), "encoder.layers.0.attention.output"
     before, after = (
         impls.build(implementation, make_checkpoint(config)).trace(batch)[name] for config in (plain, bent)
     )

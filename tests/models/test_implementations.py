@@ -11,9 +11,9 @@ import pytest
 
 import triglot
 from triglot import impls
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import FLOATS, HALVES
-from triglot.shared.inputs import random as batches
 from triglot.shared.model import named_values as activations
 from triglot.shared.model.recipes import recipe, recipes
 
@@ -29,7 +29,7 @@ TINY = {name: config for name, config in recipes().items() if name.endswith("-ti
 @pytest.fixture
 def batch_of():
     def make(config, lengths=(7, 1, 5), seed=0):
-        return batches.random_batch(config, lengths, np.random.default_rng(seed))
+        return inputs.random_batch(config, lengths, np.random.default_rng(seed))
 
     return make
 
@@ -279,8 +279,8 @@ def test_an_eager_model_of_pytorch_does_without_its_compiler():
     code = """
 import sys
 import triglot
-from triglot.shared.initializers import initialize
-from triglot.shared.recipes import recipe
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
 config = recipe("minilm-tiny")
 model = triglot.build("torch", triglot.Checkpoint(config, initialize(config)))
 model.encode([[1, 2, 3]])

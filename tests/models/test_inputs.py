@@ -3,7 +3,7 @@
 import importlib.util
 import re
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from triglot import models
+from triglot.shared import inputs
 from triglot.shared.errors import InputError
-from triglot.shared.inputs import text
-from triglot.shared.inputs import validation as inputs
-from triglot.shared.inputs.random import padded_batches, random_batch, random_batches, read_batch
+from triglot.shared.inputs import padded_batches, random_batch, random_batches, read_batch, text
 from triglot.shared.model.recipes import recipe
 
 BERT = recipe("bert-base-tiny")  # 101 tokens, 2 segments, no tasks, at most 37 tokens
@@ -32,7 +31,7 @@ def tokenizer_file():
 
 
 def test_what_is_left_out_is_completed():
-    batch = inputs.batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
+    batch = inputs.encoder_batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
     for array, expected in (
         (batch.source, np.array([[1, 2, 3], [4, 5, 6]], np.int32)),
         (batch.valid, np.ones((2, 3), np.bool_)),
@@ -46,7 +45,7 @@ def test_what_is_left_out_is_completed():
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.dtype(">i8")])
 def test_ids_of_any_integer_type_become_int32(dtype):
     ids = np.array([[1, 100], [0, 3]], dtype)
-    batch = inputs.batch(ERNIE, ids, segment_ids=ids % 4, task_ids=ids % 16)
+    batch = inputs.encoder_batch(ERNIE, ids, segment_ids=ids % 4, task_ids=ids % 16)
     for array, expected in (
         (batch.source, [[1, 100], [0, 3]]),
         (batch.segment_ids, [[1, 0], [0, 3]]),
@@ -59,7 +58,7 @@ def test_ids_of_any_integer_type_become_int32(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_embedded_input_keeps_its_values_and_its_dtype(dtype):
     vectors = np.random.default_rng(0).standard_normal((2, 3, 24)).astype(dtype)
-    batch = inputs.batch(EMBEDDED, vectors)
+    batch = inputs.encoder_batch(EMBEDDED, vectors)
     assert batch.source.dtype == dtype
     np.testing.assert_array_equal(batch.source, vectors)
     np.testing.assert_array_equal(batch.valid, np.ones((2, 3), np.bool_))
@@ -73,7 +72,7 @@ def test_arguments_are_not_changed():
         "task_ids": np.array([[15, 0], [7, 1]]),
     }
     before = {name: array.copy() for name, array in arguments.items()}
-    batch = inputs.batch(ERNIE, **arguments)
+    batch = inputs.encoder_batch(ERNIE, **arguments)
     batch.source[:] = 0
     batch.segment_ids[:] = 0
     batch.task_ids[:] = 0
@@ -85,66 +84,73 @@ def test_arguments_are_not_changed():
 @pytest.mark.parametrize(
     "batch",
     [
-        inputs.batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
-        inputs.pair(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
+        inputs.encoder_batch(ERNIE, [[1, 2]], segment_ids=[[0, 1]], task_ids=[[2, 3]]),
+        inputs.pair_batch(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
         inputs.teacher_forcing(TRANSLATION, [[3, 4]], [[5, 6, 7]]),
-        inputs.taught(ERNIE, inputs.batch(ERNIE, [[1, 2]]), np.ones((1, 2, ERNIE.hidden_size))),
+        inputs.taught(ERNIE, inputs.encoder_batch(ERNIE, [[1, 2]]), np.ones((1, 2, ERNIE.hidden_size))),
         random_batch(recipe("multihead-tiny"), [3, 2], np.random.default_rng(0)),
     ],
     ids=["encoder", "encoder-decoder", "training", "distillation", "attention"],
 )
-def test_arrays_are_the_inputs_by_name(batch):
-    of_all = ["source", "valid", "segment_ids", "task_ids", "target", "target_valid"]
-    assert list(batch.arrays()) == [*of_all, "labels", "teacher", "query", "value", "allowed", "bias"]
-    for name, array in batch.arrays().items():
+def test_a_batch_is_rebuilt_from_its_arrays(batch):
+    arrays = batch.arrays()
+    assert "valid" in arrays
+    for name, array in arrays.items():
         assert array is getattr(batch, name)
+    rebuilt = inputs.batch_from_arrays(batch.config, arrays)
+    assert type(rebuilt) is type(batch)
+    for field in fields(batch):
+        assert getattr(rebuilt, field.name) is getattr(batch, field.name)
 
 
-def test_without_a_decoder_there_is_no_target():
-    batch = inputs.batch(BERT, [[1, 2], [3, 4]])
-    for array, dtype in ((batch.target, np.int32), (batch.target_valid, np.bool_)):
-        assert array.shape == (2, 0)
-        assert array.dtype == dtype
+def test_segment_and_task_ids_are_none_exactly_when_the_model_has_none():
+    """ERNIE has both, BERT only segments, an encoder of vectors neither."""
+    ids = [[1, 2], [3, 4]]
+    for config, source, segments, tasks in (
+        (ERNIE, ids, True, True),
+        (BERT, ids, True, False),
+        (EMBEDDED, np.zeros((2, 2, 24)), False, False),
+    ):
+        batch = inputs.encoder_batch(config, source)
+        assert (batch.segment_ids is not None, batch.task_ids is not None) == (segments, tasks)
 
 
 def test_what_a_pair_leaves_out_is_completed():
     """In this model the id 2 is padding; in the other one none is."""
     source, target = [[3, 2, 2], [4, 5, 2]], [[0, 2], [1, 3]]
-    batch = inputs.pair(TRANSLATION, source, target)
+    batch = inputs.pair_batch(TRANSLATION, source, target)
     valid, target_valid = [[True, False, False], [True, True, False]], [[True, False], [True, True]]
     for array, expected in (
         (batch.source, np.array(source, np.int32)),
         (batch.valid, np.array(valid)),
-        (batch.segment_ids, np.zeros((2, 3), np.int32)),
-        (batch.task_ids, np.zeros((2, 3), np.int32)),
         (batch.target, np.array(target, np.int32)),
         (batch.target_valid, np.array(target_valid)),
     ):
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array, expected)
-    unpadded = inputs.pair(recipe("annotated-tiny"), source, target)
+    unpadded = inputs.pair_batch(recipe("annotated-tiny"), source, target)
     assert unpadded.valid.all()
     assert unpadded.target_valid.all()
-    given = inputs.pair(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
+    given = inputs.pair_batch(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
     assert given.valid.all()
     assert given.target_valid.all()
 
 
 def test_the_longest_pair_and_its_last_ids_are_accepted():
-    batch = inputs.pair(TRANSLATION, [[38] * 19], [[40] * 23])
+    batch = inputs.pair_batch(TRANSLATION, [[38] * 19], [[40] * 23])
     assert (batch.source.shape, batch.target.shape) == ((1, 19), (1, 23))
 
 
 def test_a_target_may_be_all_padding_but_not_a_source():
-    assert not inputs.pair(TRANSLATION, [[3]], [[2, 2]]).target_valid.any()
+    assert not inputs.pair_batch(TRANSLATION, [[3]], [[2, 2]]).target_valid.any()
     with pytest.raises(InputError, match=r"^row 1 of source_valid has no real token; leave that row out$"):
-        inputs.pair(TRANSLATION, [[3, 2], [2, 2]], [[3], [3]])
+        inputs.pair_batch(TRANSLATION, [[3, 2], [2, 2]], [[3], [3]])
 
 
 def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
     path, source, target = tmp_path / "inputs.npz", np.array([[3, 4], [5, 2]]), np.array([[0, 7, 2], [0, 8, 9]])
     np.savez(path, source_ids=source, target_ids=target)
-    found, expected = read_batch(TRANSLATION, path), inputs.pair(TRANSLATION, source, target)
+    found, expected = read_batch(TRANSLATION, path), inputs.pair_batch(TRANSLATION, source, target)
     for name, array in expected.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
     np.savez(path, source_ids=source, target_ids=target, source_valid=source > 3, target_valid=target != 7)
@@ -153,7 +159,7 @@ def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
     np.testing.assert_array_equal(found.target_valid, target != 7)
     names = "source_ids, target_ids, source_valid, target_valid"
     np.savez(path, source_ids=source)
-    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds no target_ids; expected {names}$"):
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))} lacks target_ids; expected {names}$"):
         read_batch(TRANSLATION, path)
     np.savez(path, token_ids=source)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds token_ids; expected {names}$"):
@@ -170,9 +176,26 @@ def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
         assert inputs.check_batch(TRANSLATION, batch).arrays().keys() == batch.arrays().keys()
 
 
-def test_a_batch_without_a_target_does_not_fit_a_decoder():
-    with pytest.raises(InputError, match=r"^target_ids is int32 \(1, 0\); expected integers \(1, T\)$"):
-        inputs.check_batch(TRANSLATION, inputs.batch(TRANSLATION, [[3, 4]]))
+def test_a_batch_of_another_kind_is_refused():
+    batch = inputs.encoder_batch(TRANSLATION, [[3, 4]])
+    with pytest.raises(InputError, match=r"EncoderBatch; expected PairBatch.* encoder_decoder"):
+        inputs.check_batch(TRANSLATION, batch)
+    with pytest.raises(InputError, match=r"PairBatch; expected EncoderBatch.* encoder"):
+        inputs.check_batch(BERT, inputs.pair_batch(TRANSLATION, [[3, 4]], [[5]]))
+    with pytest.raises(InputError, match=r"the batch is a list; expected a Batch"):
+        inputs.check_batch(BERT, [[1, 2]])
+
+
+def test_a_batch_is_checked_again_only_for_another_model():
+    batch = inputs.encoder_batch(BERT, [[1, 2, 100]])
+    assert inputs.check_batch(BERT, batch) is batch
+    without_segments = inputs.check_batch(replace(BERT, segments=0), batch)
+    assert without_segments.segment_ids is None
+    with pytest.raises(InputError, match=r"token_ids holds 100; expected ids from 0 to 49"):
+        inputs.check_batch(replace(BERT, source_vocabulary=50), batch)
+    segmented = inputs.encoder_batch(BERT, [[1, 2]], segment_ids=[[0, 1]])
+    with pytest.raises(InputError, match="segment_ids was given, but this model has none"):
+        inputs.check_batch(replace(BERT, segments=0), segmented)
 
 
 @pytest.mark.parametrize(
@@ -220,23 +243,23 @@ def test_a_batch_without_a_target_does_not_fit_a_decoder():
 )
 def test_input_that_does_not_fit_is_refused(changes, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-        inputs.batch(BERT, **{"token_ids": [[1, 2]], **changes})
+        inputs.encoder_batch(BERT, **{"token_ids": [[1, 2]], **changes})
 
 
 def test_task_ids_are_checked_like_segment_ids():
     with pytest.raises(InputError, match=r"^task_ids holds 16; expected ids from 0 to 15,"):
-        inputs.batch(ERNIE, [[1]], task_ids=[[16]])
+        inputs.encoder_batch(ERNIE, [[1]], task_ids=[[16]])
     with pytest.raises(InputError, match=r"^task_ids is int64 \(1, 2\); expected integers \(1, 1\)"):
-        inputs.batch(ERNIE, [[1]], task_ids=[[1, 1]])
+        inputs.encoder_batch(ERNIE, [[1]], task_ids=[[1, 1]])
 
 
 def test_segment_ids_are_refused_by_a_model_without_segments():
     with pytest.raises(InputError, match="segment_ids was given, but this model has none; leave it out"):
-        inputs.batch(replace(BERT, segments=0), [[1, 2]], segment_ids=[[0, 0]])
+        inputs.encoder_batch(replace(BERT, segments=0), [[1, 2]], segment_ids=[[0, 0]])
 
 
 def test_the_longest_input_and_the_last_id_are_accepted():
-    batch = inputs.batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
+    batch = inputs.encoder_batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
     assert batch.source.shape == (1, 37)
 
 
@@ -267,7 +290,7 @@ def test_the_longest_input_and_the_last_id_are_accepted():
 )
 def test_embedded_input_that_does_not_fit_is_refused(vectors, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-        inputs.batch(EMBEDDED, vectors)
+        inputs.encoder_batch(EMBEDDED, vectors)
 
 
 def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
@@ -276,7 +299,7 @@ def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
     for names in (["token_ids"], ["token_ids", "valid"], list(given)):
         np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
         found = read_batch(ERNIE, tmp_path / "inputs.npz")
-        expected = inputs.batch(ERNIE, **{name: given[name] for name in names})
+        expected = inputs.encoder_batch(ERNIE, **{name: given[name] for name in names})
         for name, array in expected.arrays().items():
             assert found.arrays()[name].dtype == array.dtype
             np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)

@@ -91,7 +91,7 @@ def test_tensors_of_a_framework_that_numpy_cannot_read(implementation, make_chec
     import torch
 
     model = impls.build(implementation, make_checkpoint("dygraph-tiny"))
-    with refused(triglot.InputError, "token_ids is a Tensor that NumPy cannot read; give a NumPy array"):
+    with refused(triglot.InputError, "token_ids is a Tensor that NumPy cannot read; pass a NumPy array"):
         model.encode(torch.zeros(1, 2, 24, requires_grad=True))
 
 

@@ -14,10 +14,10 @@ from triglot import impls
 from triglot.parity.output_names import name_outputs
 from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
+from triglot.shared import inputs
 from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import FrameworkError, TrainingError
-from triglot.shared.inputs import random as batches
-from triglot.shared.inputs.validation import labelled
+from triglot.shared.inputs import labelled
 from triglot.shared.model.recipes import recipe
 
 KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
@@ -42,7 +42,7 @@ def test_every_check_passes(framework, config, mode, make_checkpoint):
 @pytest.mark.parametrize("mode", COMPILED)
 def test_the_outputs_are_those_of_eager_mode(framework, config, mode, make_checkpoint):
     """To twice what the sums of a layer norm may err by in float32."""
-    batch = batches.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
     eager, compiled = (triglot.build(framework, make_checkpoint(config), mode=each) for each in ("eager", mode))
     for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
         bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
@@ -51,7 +51,7 @@ def test_the_outputs_are_those_of_eager_mode(framework, config, mode, make_check
 
 def test_the_engine_of_paddle_computes_in_bfloat16(config, make_checkpoint):
     """As exactly as bfloat16 allows, and no more: it is not the result of float32, rounded."""
-    batch = batches.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
     weights = weights_for(make_checkpoint(config), "bfloat16", 0)["given"]
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")
@@ -67,7 +67,7 @@ def test_the_engine_of_paddle_computes_in_bfloat16(config, make_checkpoint):
 
 def test_the_engine_of_paddle_shows_outputs_alone_in_bfloat16(make_checkpoint):
     model: Any = triglot.build("paddle", make_checkpoint("translation-tiny"), mode="compiled", dtype="bfloat16")
-    batch = batches.random_batch(model.config, [3, 2], np.random.default_rng(0))
+    batch = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
     message = (
         "PaddlePaddle: it has no bfloat16 on a CPU but for the outputs of a model in mode 'compiled'; choose dtype "
         "'float32', or device 'cuda'"
@@ -146,7 +146,7 @@ def test_what_is_compiled_follows_a_training_or_refuses_it(framework, make_check
 def test_what_paddle_compiles_broadcasts_no_mask_by_adding_zeros(name, make_checkpoint):
     """What ``paddle.where`` becomes where shapes differ: five tensors as large as all scores, a third of the time."""
     model: Any = triglot.build("paddle", make_checkpoint(name), mode="jit")
-    batch = batches.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
+    batch = inputs.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
     model.prepare("forward", batch)()
     program = model._run.forward.concrete_program.main_program
     found = {operation.name() for operation in program.global_block().ops}

@@ -52,7 +52,7 @@ OWN_HELPERS = {
     # It compiles methods of layers alone, and its inference engine reads a file, knows its inputs by name, and is given
     # float32 where it is to compute in bfloat16.
     ("paddlepaddle", "execution.py"): {
-        *("_read_by", "_cast"),
+        "_cast",
         *("_Program", "_Program.__init__", "_Program.forward"),
         *("_Deployed", "_Deployed.__init__", "_Deployed.forward", "_Deployed.run", "_Deployed._build"),
     },

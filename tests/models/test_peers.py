@@ -10,8 +10,7 @@ from triglot.models import resolve
 from triglot.parity.budgets import budget
 from triglot.parity.checks import Check
 from triglot.parity.truth import Reference, distance
-from triglot.shared.inputs import random as batches
-from triglot.shared.inputs import validation as inputs
+from triglot.shared import inputs
 from triglot.shared.model.recipes import recipe
 
 
@@ -31,7 +30,7 @@ def expectation_of(checkpoint, batch):
 
 def test_the_comparison_notices_one_wrong_value(make_checkpoint):
     checkpoint = make_checkpoint("dygraph-tiny")
-    batch = batches.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
+    batch = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = expectation_of(checkpoint, batch)
     value = expectation.values["output"].astype(np.float32)
     assert_within_noise({"the truth, rounded": value}, expectation, "output")
@@ -79,7 +78,7 @@ def test_dygraph_against_paddle_nn(framework, activation, make_checkpoint):
 
     config = replace(recipe("dygraph-tiny"), activation=activation)
     checkpoint = make_checkpoint(config)
-    batch = batches.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
     layer = paddle.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
@@ -113,7 +112,7 @@ def test_dygraph_against_torch_nn(framework, activation, make_checkpoint):
 
     config = replace(recipe("dygraph-tiny"), activation=activation)
     checkpoint = make_checkpoint(config)
-    batch = batches.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
     layer = torch.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
@@ -141,7 +140,7 @@ def test_free_key_and_value_sizes(framework, make_checkpoint):
     """Key size 5 and value size 7 beside hidden / heads = 8, against attention written here with einsum."""
     config = replace(recipe("dygraph-tiny"), layers=1, key_size=5, value_size=7)
     checkpoint = make_checkpoint(config)
-    batch = batches.random_batch(config, [6, 4], np.random.default_rng(0))
+    batch = inputs.random_batch(config, [6, 4], np.random.default_rng(0))
     values = {framework: impls.build(framework, checkpoint).trace(batch)["encoder.layers.0.attention.output"]}
     expectation = expectation_of(checkpoint, batch)
     weights = {name: tensor.astype(np.float64) for name, tensor in checkpoint.tensors.items()}
@@ -171,7 +170,7 @@ def test_sinusoidal_positions_in_every_framework(implementation, make_checkpoint
     config = replace(recipe("bert-base-tiny"), positions="sinusoidal", segments=0)
     checkpoint = make_checkpoint(config)
     ids = np.arange(14).reshape(2, 7)
-    batch = inputs.batch(config, ids)
+    batch = inputs.encoder_batch(config, ids)
     seen = impls.build(implementation, checkpoint, dtype="float32").trace(batch)["embeddings.sum"]
     place = np.arange(7)[:, None] / 10000.0 ** ((np.arange(24) // 2 * 2) / 24)
     table = np.where(np.arange(24) % 2 == 0, np.sin(place), np.cos(place))
@@ -184,7 +183,8 @@ def test_position_offset_skips_rows(implementation, make_checkpoint):
     config = replace(recipe("bert-base-tiny"), position_offset=2, segments=0)
     checkpoint = make_checkpoint(config)
     ids = np.full((1, config.source_max_length), 3)
-    seen = impls.build(implementation, checkpoint, dtype="float32").trace(inputs.batch(config, ids))["embeddings.sum"]
+    model = impls.build(implementation, checkpoint, dtype="float32")
+    seen = model.trace(inputs.encoder_batch(config, ids))["embeddings.sum"]
     position = checkpoint.tensors["embeddings.position.weight"]
     assert len(position) == config.source_max_length + 2
     np.testing.assert_array_equal(seen[0], checkpoint.tensors["embeddings.token.weight"][3] + position[2:])

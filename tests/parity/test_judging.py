@@ -12,7 +12,7 @@ from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, 
 from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence, Report, Row, worst
 from triglot.parity.truth import Truth, distance
-from triglot.shared.inputs.random import random_batch, random_batches
+from triglot.shared.inputs import random_batch, random_batches
 from triglot.shared.model.named_values import activations
 from triglot.shared.model.recipes import recipe
 from triglot.shared.worker import WorkerError

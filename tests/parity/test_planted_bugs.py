@@ -19,8 +19,8 @@ from triglot import impls
 from triglot.parity import run as harness
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
+from triglot.shared import inputs
 from triglot.shared.dtypes import HALVES
-from triglot.shared.inputs import random as batches
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import recipe
 
@@ -364,7 +364,7 @@ def judge(framework, builder, checkpoint, seed=0, dtype="float32"):
     ]  # the lengths of the harness's own checks
     return harness.compare(
         weights,
-        [batches.random_batch(config, lengths, np.random.default_rng([seed, 2]))],
+        [inputs.random_batch(config, lengths, np.random.default_rng([seed, 2]))],
         [Subject(framework, "eager", dtype)],
         LocalPool({framework: partial(builder, dtype=dtype)}, weights),
         seed=seed,

@@ -11,8 +11,7 @@ import torch
 import triglot
 from triglot import impls
 from triglot.impls.numpy_reference.model import Model as ReferenceModel
-from triglot.shared.inputs import random as batches
-from triglot.shared.inputs import validation as inputs
+from triglot.shared import inputs
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import dropouts
 from triglot.shared.model.probe import Probe
@@ -38,7 +37,7 @@ class Asked(dict):
 
 
 def batch_of(config):
-    return batches.random_batch(config, [6, 3, 1], np.random.default_rng(0))
+    return inputs.random_batch(config, [6, 3, 1], np.random.default_rng(0))
 
 
 def training_batch(config):

@@ -10,9 +10,9 @@ from triglot import impls
 from triglot.impls.numpy_reference import training as reference
 from triglot.impls.numpy_reference.model import Model as Reference
 from triglot.parity.budgets import budget
+from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, InputError, TrainingError
-from triglot.shared.inputs import validation as inputs
 from triglot.shared.model.probe import Probe
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.dropout_masks import draw_dropout_masks
@@ -31,7 +31,7 @@ def labelled_batch(config, seed=0, rows=4):
     source[0, 6:] = target[1, 7:] = config.pad_id if config.pad_id is not None else 2
     if config.pad_id is not None:
         return inputs.teacher_forcing(config, source, target)
-    given = inputs.pair(config, source, target[:, :-1])
+    given = inputs.pair_batch(config, source, target[:, :-1])
     return inputs.labelled(config, given, np.where(target[:, 1:] % 5 == 0, -1, target[:, 1:]))
 
 
@@ -133,8 +133,8 @@ def jittered_gradients(checkpoint, batch, masks, seed):
     model = Model(Checkpoint(checkpoint.config, moved), dtype="float64")
     given, dropped = model._training_inputs(batch, masks)
     parameters = dict(model.transformer.named_parameters())
-    source = given["source"], given["valid"], given["segment_ids"], given["task_ids"]
-    _, heads = model.transformer(*source, given["target"], given["target_valid"], Jitter(dropout_masks=dropped))
+    source, target = (given["source"], given["valid"]), (given["target"], given["target_valid"])
+    _, heads = model.transformer(*source, None, None, *target, Jitter(dropout_masks=dropped))
     (scores,) = heads.values()
     loss = training.cross_entropy(scores, given["labels"])
     found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
@@ -365,7 +365,7 @@ def test_a_plan_is_the_same_after_json():
 
 def test_labels_that_do_not_fit_are_refused():
     config = recipe("translation-tiny")
-    given = inputs.pair(config, [[3, 4]], [[0, 5, 6]])
+    given = inputs.pair_batch(config, [[3, 4]], [[0, 5, 6]])
     for labels, message in (
         ([[5, 6]], r"labels is int64 \(1, 2\); expected integers \(1, 3\)"),
         ([[5.0, 6.0, 1.0]], r"labels is float64 \(1, 3\)"),
@@ -385,7 +385,7 @@ def test_labels_that_do_not_fit_are_refused():
 
 def test_labels_at_padding_do_not_count():
     config = recipe("translation-tiny")
-    batch = inputs.labelled(config, inputs.pair(config, [[3, 4]], [[0, 5, 2]]), [[5, 1, 7]])
+    batch = inputs.labelled(config, inputs.pair_batch(config, [[3, 4]], [[0, 5, 2]]), [[5, 1, 7]])
     np.testing.assert_array_equal(batch.labels, [[5, 1, -1]])
 
 
@@ -397,7 +397,7 @@ def test_a_batch_without_labels_and_a_step_before_the_beginning_are_refused(fram
     with pytest.raises(TrainingError, match="no training has begun"):
         model.moments()
     with pytest.raises(InputError, match="the batch has no labels; make it with teacher_forcing"):
-        model.loss_and_gradients(replace(batch, labels=np.zeros((0, 0), np.int32)))
+        model.loss_and_gradients(replace(batch, labels=None))
 
 
 def test_the_reference_does_not_train(make_checkpoint):
