@@ -5,16 +5,12 @@ import importlib.util
 from collections.abc import Sequence
 
 from triglot.shared.checkpoint import Checkpoint, check_finite
-from triglot.shared.dtypes import ARITHMETIC
+from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.protocol import Builder, Model
 
-FRAMEWORKS = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx"}
 REFERENCE = "numpy"
-DEVICES = ("cpu", "cuda")
-MODES = ("eager", "jit", "compiled")
-
-PACKAGES = {**FRAMEWORKS, REFERENCE: "numpy_reference"}
+PACKAGES = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx", REFERENCE: "numpy_reference"}
 _REQUIRED_MODULES = {
     "torch": ("torch",),
     "paddle": ("paddle",),
@@ -55,7 +51,7 @@ def build(
     """
     check_choice("device", device, DEVICES)
     if dtype is not None:
-        check_choice("dtype", dtype, ARITHMETIC)
+        check_choice("dtype", dtype, DTYPES)
     check_choice("mode", mode, MODES)
     check_finite(checkpoint, dtype or ("float64" if framework == REFERENCE else "float32"))
     return builder(framework)(checkpoint, device=device, dtype=dtype, mode=mode)

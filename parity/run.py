@@ -12,7 +12,8 @@ from pathlib import Path
 
 from triglot import impls
 from triglot.shared.checkpoint import Checkpoint, check_finite
-from triglot.shared.dtypes import ARITHMETIC, FLOATS
+from triglot.shared.choices import DTYPES
+from triglot.shared.dtypes import FLOATS
 from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, check_batch, random_batches
@@ -49,7 +50,7 @@ def check(
     progress: Progress | None,
 ) -> Report:
     """Judge every framework in every check. The arguments are those of ``triglot.check``."""
-    impls.check_choice("dtype", dtype, ARITHMETIC)
+    impls.check_choice("dtype", dtype, DTYPES)
     impls.check_choice("device", device, impls.DEVICES)
     impls.check_choice("mode", mode, impls.MODES)
     interpreters = {framework: _interpreter(framework, path) for framework, path in pythons.items()}

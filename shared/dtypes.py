@@ -19,9 +19,6 @@ FLOATS: dict[str, np.dtype[Any]] = {
     "bfloat16": BFLOAT16,
 }
 
-# What models can run in.
-ARITHMETIC = ("float32", "float64", "bfloat16", "float16")
-
 # Those of 16 bits: weights and inputs are rounded to them before anything is computed.
 HALVES = ("bfloat16", "float16")
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from triglot import impls
 from triglot.shared.arrays import Array
-from triglot.shared.checkpoint.training_state import DTYPES
-from triglot.shared.dtypes import ARITHMETIC
+from triglot.shared.checkpoint.training_state import DTYPES as TRAINING_DTYPES
+from triglot.shared.choices import DTYPES
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
@@ -92,7 +92,7 @@ class Arm:
             return "is compiled with its weights, so it does not train"
         if (self.framework, self.mode) == ("jax", "eager"):
             return "JAX compiles its training in every mode: see triglot-jax-jit"
-        return None if dtype in DTYPES else f"trains in {' and '.join(DTYPES)} alone"
+        return None if dtype in TRAINING_DTYPES else f"trains in {' and '.join(TRAINING_DTYPES)} alone"
 
 
 def _is_bert(config: ModelConfig) -> bool:
@@ -115,9 +115,9 @@ _STOCK: dict[str, tuple[str, ...]] = dict.fromkeys(impls.DEVICES, ("float32", "b
 def _floats(framework: str, mode: str) -> dict[str, tuple[str, ...]]:
     """What Triglot's own implementation computes in, by device."""
     if framework != "paddle":
-        return dict.fromkeys(impls.DEVICES, ARITHMETIC)
+        return dict.fromkeys(impls.DEVICES, DTYPES)
     wide = ("float32", "float64")
-    return {"cpu": (*wide, "bfloat16") if mode == "compiled" else wide, "cuda": ARITHMETIC}
+    return {"cpu": (*wide, "bfloat16") if mode == "compiled" else wide, "cuda": DTYPES}
 
 
 ARMS: dict[str, Arm] = {

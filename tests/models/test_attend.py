@@ -17,12 +17,13 @@ from triglot.parity.checks import Check
 from triglot.parity.truth import Reference, distance
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import ARITHMETIC, HALVES
+from triglot.shared.choices import DTYPES
+from triglot.shared.dtypes import HALVES
 from triglot.shared.model.recipes import recipe
 
 CONFIG = recipe("multihead-tiny")  # 3 heads of 8; at most 29 queries and 37 keys
 ROWS, HEADS, TARGETS, SOURCES, WIDTH = 4, 3, 5, 7, 24
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -67,7 +68,9 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 def tensors_of(checkpoint, dtype):
-    return {name: torch.from_numpy(np.array(tensor)).to(DTYPES[dtype]) for name, tensor in checkpoint.tensors.items()}
+    return {
+        name: torch.from_numpy(np.array(tensor)).to(TORCH_DTYPES[dtype]) for name, tensor in checkpoint.tensors.items()
+    }
 
 
 def torch_masks(masks, dtype):
@@ -77,11 +80,11 @@ def torch_masks(masks, dtype):
     """
     found = {}
     if "key_valid" in masks:
-        found["key_padding_mask"] = torch.zeros(masks["key_valid"].shape, dtype=DTYPES[dtype]).masked_fill(
+        found["key_padding_mask"] = torch.zeros(masks["key_valid"].shape, dtype=TORCH_DTYPES[dtype]).masked_fill(
             torch.from_numpy(~masks["key_valid"]), float("-inf")
         )
     if "bias" in masks:
-        bias = torch.from_numpy(masks["bias"]).to(DTYPES[dtype])
+        bias = torch.from_numpy(masks["bias"]).to(TORCH_DTYPES[dtype])
         found["attn_mask"] = bias.flatten(0, 1) if bias.dim() == 4 else bias
     return found
 
@@ -89,17 +92,17 @@ def torch_masks(masks, dtype):
 def torch_nn(checkpoint, given, masks, dtype):
     """``torch.nn.MultiheadAttention`` on the weights of a checkpoint."""
     tensors = tensors_of(checkpoint, dtype)
-    module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=DTYPES[dtype])
+    module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=TORCH_DTYPES[dtype])
     packed = torch.cat([tensors[f"attention.{name}.weight"].T for name in ("query", "key", "value")])
     module.load_state_dict(
         {
             "in_proj_weight": packed,
-            "in_proj_bias": torch.zeros(3 * WIDTH, dtype=DTYPES[dtype]),
+            "in_proj_bias": torch.zeros(3 * WIDTH, dtype=TORCH_DTYPES[dtype]),
             "out_proj.weight": tensors["attention.output.weight"].T,
             "out_proj.bias": tensors["attention.output.bias"],
         }
     )
-    parts = [torch.from_numpy(given[name]).to(DTYPES[dtype]) for name in ("query", "key", "value")]
+    parts = [torch.from_numpy(given[name]).to(TORCH_DTYPES[dtype]) for name in ("query", "key", "value")]
     with torch.no_grad():  # with gradients off and no masks, and then alone, PyTorch would take its fast path
         output, weights = module(*parts, **torch_masks(masks, dtype), need_weights=True, average_attn_weights=True)
     return output.numpy(), weights.numpy()
@@ -109,7 +112,7 @@ def article_004(checkpoint, given, masks, dtype):
     """The code of the article: lengths first, the bias added, then padding filled with minus infinity."""
     tensors = tensors_of(checkpoint, dtype)
     query, key, value = (
-        torch.from_numpy(given[n]).to(DTYPES[dtype]).transpose(0, 1) for n in ("query", "key", "value")
+        torch.from_numpy(given[n]).to(TORCH_DTYPES[dtype]).transpose(0, 1) for n in ("query", "key", "value")
     )
     (targets, rows, width), sources = query.shape, len(key)
     size = width // HEADS
@@ -119,7 +122,7 @@ def article_004(checkpoint, given, masks, dtype):
     q, k, v = (part.contiguous().view(-1, rows * HEADS, size).transpose(0, 1) for part in (q, k, v))
     scores = torch.bmm(q, k.transpose(1, 2))
     if "bias" in masks:
-        bias = torch.from_numpy(masks["bias"]).to(DTYPES[dtype])
+        bias = torch.from_numpy(masks["bias"]).to(TORCH_DTYPES[dtype])
         scores += bias.flatten(0, 1) if bias.dim() == 4 else bias
     if "key_valid" in masks:
         scores = scores.view(rows, HEADS, targets, sources)
@@ -161,7 +164,7 @@ def assert_within_noise(values, checkpoint, given, masks, dtype):
             raise AssertionError(f"{what}: {share:.3g} times the budget")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TORCH_DTYPES)
 @pytest.mark.parametrize("peer", PEERS)
 @pytest.mark.parametrize("masks", MASKS)
 def test_attend_is_what_the_peer_computes(implementation, peer, masks, dtype, checkpoint):
@@ -261,7 +264,7 @@ MASKINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_a_query_that_may_attend_to_nothing(implementation, masking, dtype, checkpoint):
     """PyTorch gives NaN there. Excluded: weights 0 and the bias of the output. Filled: the mean of all values.
@@ -313,7 +316,7 @@ def test_what_float16_cannot_hold_is_refused(framework, name, checkpoint):
     impls.build(framework, checkpoint, dtype="bfloat16").attend(**given)
 
 
-@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("masking", MASKINGS)
 @pytest.mark.parametrize("lowest", [LOWEST, -1e38, -1e308], ids=["float32", "1e38", "1e308"])
 def test_a_bias_as_low_as_it_can_be_is_never_nan(implementation, masking, lowest, dtype, checkpoint):

@@ -114,7 +114,7 @@ def test_model_files_say_what_their_shapes_mean(package):
         assert "\nShapes: " in (ast.get_docstring(ast.parse((ROOT / package / file).read_text())) or ""), file
 
 
-@pytest.mark.parametrize("package", impls.FRAMEWORKS.values())
+@pytest.mark.parametrize("package", [impls.PACKAGES[name] for name in impls.FRAMEWORKS])
 def test_no_framework_knows_another(package):
     foreign = {"torch", "paddle", "jax", "flax"} - NATIVE[package]
     for file in files(package):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import triglot
-from triglot.shared.dtypes import ARITHMETIC, HALVES
+from triglot.shared.choices import DTYPES
+from triglot.shared.dtypes import HALVES
 from triglot.shared.model.recipes import recipe
 
 SHAPES = 24
@@ -84,7 +85,7 @@ def shape(number):
 def pytest_generate_tests(metafunc):
     if "number" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--seeds") > 1
-        cases = [(number, dtype) for number in range(SHAPES) for dtype in ARITHMETIC]
+        cases = [(number, dtype) for number in range(SHAPES) for dtype in DTYPES]
         metafunc.parametrize(("number", "dtype"), cases if thorough else SHORT_FORM)
 
 

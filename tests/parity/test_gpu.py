@@ -12,7 +12,8 @@ from triglot import impls
 from triglot.bench.machine import roofline
 from triglot.bench.run import arms
 from triglot.bench.run.settings import Settings
-from triglot.shared.dtypes import ARITHMETIC, HALVES
+from triglot.shared.choices import DTYPES
+from triglot.shared.dtypes import HALVES
 from triglot.shared.errors import FrameworkError
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +35,7 @@ def on_cuda(request, framework, make_checkpoint):
     return framework
 
 
-@pytest.mark.parametrize("dtype", ARITHMETIC)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", impls.MODES)
 def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
     report = triglot.check(make_checkpoint("bert-base-tiny"), [on_cuda], device="cuda", mode=mode, dtype=dtype)
@@ -44,7 +45,7 @@ def test_a_gpu_computes_the_same(on_cuda, mode, dtype, make_checkpoint):
 @pytest.mark.parametrize(
     ("model", "workload", "dtype"),
     [
-        *(("bert-base-tiny", "forward", dtype) for dtype in ARITHMETIC),
+        *(("bert-base-tiny", "forward", dtype) for dtype in DTYPES),
         ("bert-base-tiny", "forward+backward", "float32"),
         ("bert-base-tiny", "training", "float32"),
         ("translation-tiny", "generation", "float32"),

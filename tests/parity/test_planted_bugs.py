@@ -333,7 +333,7 @@ def mutant(tmp_path):
 
     def build(framework, file, change):
         package = tmp_path / f"mutant_{len(names)}"
-        shutil.copytree(SOURCES / impls.FRAMEWORKS[framework], package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCES / impls.PACKAGES[framework], package, ignore=shutil.ignore_patterns("__pycache__"))
         source = (package / file).read_text()
         for old, new in change.items():
             assert old in source, f"{old!r} is not in {file}; update the bug"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triglot.commands.options import (
+    CPU,
+    FLOAT32,
     ConfigOption,
     Device,
     DialectOption,
@@ -90,7 +92,7 @@ def bench(
         ),
     ] = None,
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
-    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.cpu,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 1.5,
     rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds that they are spread over.")] = 48,
@@ -163,7 +165,7 @@ def bench(
             lengths=length or [min(128, source.checkpoint.config.source_max_length)],
             fills=fill or [1.0],
             orders=[one.value for one in order or [Order.padded]],
-            dtypes=[one.value for one in dtype or [Dtype.float32]],
+            dtypes=[one.value for one in dtype or [FLOAT32]],
             device=device.value,
             threads=threads or environment.cores(),
         )

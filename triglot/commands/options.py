@@ -6,30 +6,15 @@ from typing import Annotated
 
 import typer
 
+from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 
-class Framework(StrEnum):
-    """Names of the frameworks."""
-
-    torch = "torch"
-    paddle = "paddle"
-    jax = "jax"
+Framework = StrEnum("Framework", FRAMEWORKS)
 
 
-class Dtype(StrEnum):
-    """Names of the number formats."""
-
-    float32 = "float32"
-    float64 = "float64"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
+Dtype = StrEnum("Dtype", DTYPES)
 
 
-class Mode(StrEnum):
-    """Names of the ways to run a model."""
-
-    eager = "eager"
-    jit = "jit"
-    compiled = "compiled"
+Mode = StrEnum("Mode", MODES)
 
 
 class Dialect(StrEnum):
@@ -44,11 +29,8 @@ class Dialect(StrEnum):
     article_multihead = "article-multihead"
 
 
-class Device(StrEnum):
-    """Names of the devices."""
-
-    cpu = "cpu"
-    cuda = "cuda"
+Device = StrEnum("Device", DEVICES)
+CPU, EAGER, FLOAT32 = Device("cpu"), Mode("eager"), Dtype("float32")  # the defaults
 
 
 ModelArgument = Annotated[

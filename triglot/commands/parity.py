@@ -9,6 +9,9 @@ import typer
 from triglot import api, models
 from triglot.commands.fields import configuration, name_value_pairs
 from triglot.commands.options import (
+    CPU,
+    EAGER,
+    FLOAT32,
     ConfigOption,
     Device,
     DialectOption,
@@ -29,9 +32,9 @@ def parity(
     framework: Annotated[
         list[Framework] | None, typer.Option(help="Framework to compare; repeatable. Default: all installed.")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = Dtype.float32,
-    device: Annotated[Device, typer.Option(help="Device to run on.")] = Device.cpu,
-    mode: Annotated[Mode, typer.Option(help="How to run the frameworks.")] = Mode.eager,
+    dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = FLOAT32,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
+    mode: Annotated[Mode, typer.Option(help="How to run the frameworks.")] = EAGER,
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use the batch in this .npz (see docs/parity.md).")
     ] = None,

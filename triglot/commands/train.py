@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from triglot import api, exit_codes, models, plots, training
-from triglot.commands.options import Device, Dtype, Framework, JsonOption, QuietOption
+from triglot.commands.options import CPU, Device, Dtype, Framework, JsonOption, QuietOption
 from triglot.commands.output import check_apart, check_target, show, shows_tables, write_json
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, samples and dropout. Default: 0.")] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Number format. Default: float32, or that of --resume.")] = None,
-    device: Annotated[Device, typer.Option(help="Device to run on.")] = Device.cpu,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one per core.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot the curves as .png, .svg or .pdf.")] = None,
     json_file: JsonOption = None,
