@@ -178,7 +178,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
-COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the first", "cold start, s", "MiB")
+COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the baseline", "cold start, s", "MiB")
 
 
 def table(members: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -238,9 +238,9 @@ def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command,
     assert os.listdir() == []
 
 
-def test_the_tables_of_the_readme_are_those_of_the_newest_result():
+def test_the_table_of_the_readme_comes_from_the_newest_result():
     results = sorted((ROOT / "bench" / "results").glob("*-bench.json"))
     text = (ROOT / "README.md").read_text()
-    assert readme.with_tables(text, results[-1]) == text, "run python -m triglot.bench.report.readme RESULT README.md"
-    with pytest.raises(ValueError, match="there is no <!-- begin"):
-        readme.with_tables("no marks", results[-1])
+    assert readme.with_table(text, results[-1]) == text, "run python -m triglot.bench.report.readme RESULT README.md"
+    with pytest.raises(ValueError, match="has no <!-- begin"):
+        readme.with_table("no marks", results[-1])
