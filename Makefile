@@ -1,17 +1,24 @@
-# make parity   set up .venv and prove MiniLM identical in the three frameworks
-# make test     set up .venv and run the tests
-# make lint     set up .venv, then ruff and pyright
-# make fuzz     set up .venv and read a million damaged checkpoints, and some with every bit of a header flipped
-# make audit    set up .venv, then planted bugs with 20 seeds each, correct code with 200 seeds in 4 dtypes, compiled modes
-# make articles  set up .venv and run the articles' own code at the sizes of the papers in every framework
-# make training  set up .venv and compare 300 steps of training in the three frameworks, all six pairs in turn
-# make convergence  set up .venv and train the toy translation to the end in each framework (an hour, one after the other)
-# make generation  set up .venv and measure how much faster decoding is with kept keys and values
-# make gpu      set up .venv and run what only a GPU shows, in the frameworks that find one
-# make bench-proof  set up .venv and prove the benchmark itself: noise, sensitivity, cost, an independent clock
-# make startup  set up .venv and measure how long the command takes to start
-# make checkpoints  set up .venv and measure how long checkpoints of 0.4 and 6 GB take to open
-# All of them reuse .venv as long as pyproject.toml and constraints.txt stay as they are.
+# Targets. Each sets up .venv first, and reuses it while pyproject.toml and constraints.txt stay the same.
+#
+# make parity       prove that a trained MiniLM computes the same in three frameworks
+# make test         run the tests
+# make lint         run ruff and pyright
+# make format       fix what ruff can fix
+# make clean        remove .venv and everything that was built
+#
+# Long proofs:
+# make fuzz         read a million damaged checkpoints
+# make audit        run planted bugs with 20 seeds each, and correct code with many seeds, shapes and number formats
+# make articles     run the articles' own code at the sizes of the papers
+# make training     compare 300 steps of training between the frameworks
+# make gpu          run the tests that need a GPU
+# make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, an independent clock
+#
+# Measurements:
+# make convergence  train the toy translation to the end in each framework (one hour)
+# make generation   measure how much faster decoding is with a key-value cache
+# make startup      measure how long the command takes to start
+# make checkpoints  measure how long checkpoints of 0.4 and 6 GB take to open
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -19,7 +26,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format fuzz audit articles training convergence generation gpu bench-proof startup checkpoints clean
+.PHONY: parity test lint format clean fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -71,10 +78,10 @@ format: $(READY)
 clean:
 	rm -rf .venv build dist triglot.egg-info
 
-# One environment for everything: what CI tests is what the commands run in. Its bytecode is made on all cores at once;
-# pip would do so on one, and passes over files that are for other Pythons as well.
+# One environment for everything, so that CI tests what the commands run in. compileall uses all cores, and pip only one.
+# Some files are meant for other versions of Python and cannot be compiled, hence the `|| true`.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Triglot needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -c 'import sys; sys.exit("Triglot needs Python 3.11 or newer; this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,text,peers,report,test,lint]'
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true

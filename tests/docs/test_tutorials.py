@@ -1,12 +1,15 @@
-"""The tutorials run as they are written: code in order, output compared; and no document names what is not there."""
+"""The documents: their code runs and prints what they show, and everything that they name exists."""
 
 import ast
 import codeop
 import contextlib
+import importlib
+import importlib.util
 import io
 import re
 import shlex
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +22,28 @@ from triglot.shared.model.recipes import recipe, recipes
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "articles"
 PAGES = sorted(TUTORIALS.glob("0*.md"))
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_PAGES = [*PAGES, TUTORIALS / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "training.md"]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("python", "sh")
-KINDS = (*RUN, "text", "console")  # console: commands that take too long to be run here
+KINDS = (*RUN, "text", "console")  # console: commands that take too long for a test
 
 
 def blocks(page):
-    """What stands between fences: kind, content, and the output that is shown below it, if it is shown."""
-    found = list(BLOCK.finditer(page))
-    for place, block in enumerate(found):
-        kind, content = block.groups()
-        follows = found[place + 1] if place + 1 < len(found) else None
-        shown = follows is not None and follows[1] == "text" and not page[block.end() : follows.start()].strip()
-        yield kind, content, follows[2] if shown and follows is not None else None
+    """Yield the kind and content of each fenced block, and the output shown directly below it, or None."""
+    matches = list(BLOCK.finditer(page))
+    for match, following in zip_longest(matches, matches[1:]):
+        has_output = following and following[1] == "text" and not page[match.end() : following.start()].strip()
+        yield match[1], match[2], following[2] if has_output else None
 
 
 def runnable(page):
@@ -44,7 +54,7 @@ def runnable(page):
 
 
 def assert_output(content, printed, expected):
-    """A page that shows an output shows all of it; lines may not end in spaces there."""
+    """Compare the whole output; only spaces at the end of a line may differ."""
     lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     if lines != expected:
         raise AssertionError(f"{content}printed\n{lines}where the page shows\n{expected}")
@@ -68,26 +78,26 @@ def run_page(page, command):
             assert_output(content, printed.getvalue(), expected)
 
 
-@pytest.mark.parametrize("path", [*PAGES, TUTORIALS / "README.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUN_PAGES, ids=name_of)
 def test_the_page_runs_and_prints_what_it_shows(path, command, workplace, pytestconfig):
     if set(pytestconfig.getoption("--frameworks").split(",")) != set(impls.FRAMEWORKS):
         pytest.skip("the tutorials run in all frameworks")
-    with np.printoptions():  # what a page sets ends with it
+    with np.printoptions():  # restore what the page sets
         run_page(path.read_text(), command)
 
 
 def assert_pasteable(content):
-    """Python's prompt takes the lines one after the other: an indented block ends with an empty line there."""
+    """Python's prompt reads line by line, and an indented block ends with an empty line."""
     entered: list[str] = []
     for line in [*content.splitlines(), ""]:
         entered.append(line)
-        # An empty line ends a statement, whatever follows.
+        # An empty line ends a statement.
         if codeop.compile_command("\n".join(entered), "prompt") is not None:
             entered.clear()
-    assert not any(entered), "the last statement is not whole"
+    assert not any(entered), "the last statement is incomplete"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_code_can_be_pasted_at_the_prompt(path):
     for kind, content, _ in blocks(path.read_text()):
         if kind == "python":
@@ -100,22 +110,22 @@ def test_code_that_cannot_be_pasted_is_noticed():
         assert_pasteable("for i in ():\n    i\nprint(1)\n")
 
 
-def test_there_is_a_page_for_each_article_and_every_page_is_listed():
+def test_each_article_has_a_page_and_each_page_is_listed():
     names = ["000-translation", "001-dygraph", "002-prenorm", "003-annotated", "004-multihead"]
     assert [path.stem for path in PAGES] == names
     listed = re.findall(r"\]\((\d{3}-\w+)\.md\)", (TUTORIALS / "README.md").read_text())
     assert sorted(set(listed)) == names
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_every_fence_of_a_page_is_of_a_kind_that_is_checked(path):
+@pytest.mark.parametrize("path", RUN_PAGES, ids=name_of)
+def test_every_block_of_a_page_has_a_known_kind(path):
     page = path.read_text()
     assert len(re.findall(r"^```", page, re.MULTILINE)) == 2 * len(list(BLOCK.finditer(page)))
     assert {kind for kind, _, _ in blocks(page)} <= set(KINDS)
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.stem)
-def test_a_command_that_is_only_shown_has_these_options(path, command):
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_option_of_a_shown_command_exists(path, command):
     for kind, content, _ in blocks(path.read_text()):
         lines = content.splitlines() if kind in ("console", "sh") else []
         for line in lines:
@@ -135,72 +145,109 @@ def test_a_page_without_code_and_a_wrong_output_are_noticed(command, workplace):
     with pytest.raises(AssertionError, match="printed\n2\nwhere the page shows\n3\n"):
         run_page(page, command)
     run_page(page.replace("3", "2"), command)
-    with pytest.raises(AssertionError, match=r"there is no nothing\.npz"):
+    with pytest.raises(AssertionError, match=r"nothing\.npz"):
         run_page("```python\n1\n```\n\n```sh\ntriglot inspect nothing.npz\n```\n", command)
 
 
-# What the documents name.
-
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # `impls/pytorch/attention.py`, or `impls/*/attention.py: MultiHeadAttention.attend, masked_softmax` of all four.
-PLACE = re.compile(r"`(impls/[\w*/.]*)(?:: ([\w., ]+))?`")
+PLACE = re.compile(r"`((?:impls|shared|parity|bench|triglot|tests|docs)/[\w*/.-]*)(?:: ([\w., ]+))?`")
+DOTTED = re.compile(r"\btriglot(?:\.[A-Za-z_]\w*)+")
+MAKE_TARGET = re.compile(r"`make ([\w-]+)`")
 # A parameter by its name, or the first words of one; N is the number of a layer.
 PARAMETER = re.compile(r"`((?:embeddings|target_embeddings|encoder|decoder|heads|attention)\.[\w.]+)`")
 
 
-def problems_of(path, text):
-    """Links to nothing, and files and classes that do not exist."""
+def missing(path, text):
+    """Yield the links, files, members, dotted names and make targets in ``text`` that do not exist."""
     prose = BLOCK.sub("", text)
     for link in LINK.findall(prose):
         if "://" not in link and not (path.parent / link.split("#")[0]).exists():
             yield f"the link {link}"
     for place, members in PLACE.findall(prose):
         files = sorted(ROOT.glob(place))
-        if len(files) < (len(impls.PACKAGES) if "*" in place else 1):
+        if len(files) < (len(impls.PACKAGES) if place.startswith("impls/*") else 1):
             yield f"the place {place}"
         for member in members.split(", ") if members else ():
             if not all(member in members_of(file) for file in files):
                 yield f"{member} in {place}"
+    yield from (name for name in sorted(set(DOTTED.findall(text))) if not resolves(name))
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    yield from (f"make {target}" for target in MAKE_TARGET.findall(prose) if target not in targets)
+
+
+def resolves(name):
+    """Whether a dotted name is a module, or a member of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            if importlib.util.find_spec(".".join(parts[:length])) is None:
+                continue
+        except ModuleNotFoundError:
+            continue
+        value = importlib.import_module(".".join(parts[:length]))
+        for part in parts[length:]:
+            if not hasattr(value, part):
+                return False
+            value = getattr(value, part)
+        return True
+    return False
 
 
 @cache
 def members_of(file):
-    """Classes, functions, methods as Class.method, and constants."""
-    found = set()
+    """The classes, functions, constants and methods (as Class.method) of a file."""
+    names = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
+            names.add(node.name)
             methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
-            found |= {f"{node.name}.{method.name}" for method in methods}
-    return found
+            names |= {f"{node.name}.{method.name}" for method in methods}
+    return names
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_and_every_place_in_the_code_exists(path):
-    assert list(problems_of(path, path.read_text())) == []
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_everything_that_a_document_names_exists(path):
+    assert list(missing(path, path.read_text())) == []
 
 
-def test_a_wrong_link_and_a_wrong_place_are_noticed():
-    text = "[a](nothing.md) [b](docs/masks.md#x) `impls/pytorch/none.py` `impls/*/masks.py: causal, casual` `impls/`"
-    expected = ["the link nothing.md", "the place impls/pytorch/none.py", "casual in impls/*/masks.py"]
-    assert list(problems_of(ROOT / "README.md", text)) == expected
+def test_a_name_that_does_not_exist_is_noticed():
+    text = (
+        "[a](nothing.md) [b](docs/masks.md#x) `impls/pytorch/none.py` `impls/*/masks.py: causal, casual` `impls/` "
+        "`make tea` `make test` triglot.train triglot.teach triglot.shared.errors.TriglotError triglot.shared.error.X"
+    )
+    expected = [
+        *("the link nothing.md", "the place impls/pytorch/none.py", "casual in impls/*/masks.py"),
+        *("triglot.shared.error.X", "triglot.teach", "make tea"),
+    ]
+    assert list(missing(ROOT / "README.md", text)) == expected
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_every_parameter_that_a_page_names_is_one_of_its_recipe(path):
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_parameter_on_a_page_belongs_to_its_recipe(path):
     config = recipe(path.stem.split("-")[1])
-    known = {re.sub(r"\.layers\.\d+\.", ".layers.N.", name) for name in schema.parameters(config)}
+    parameters = {re.sub(r"\.layers\.\d+\.", ".layers.N.", name) for name in schema.parameters(config)}
     named = PARAMETER.findall(BLOCK.sub("", path.read_text()))
     assert named
     for name in named:
-        assert any(f"{entry}.".startswith(f"{name}.") for entry in known), name
+        assert any(f"{parameter}.".startswith(f"{name}.") for parameter in parameters), name
 
 
-def test_the_readme_lists_every_recipe():
-    text = (ROOT / "README.md").read_text()
-    listed = re.search(r"^\| recipe \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
-    assert listed is not None
-    named = re.findall(r"^\| `([\w-]+)` \|", listed[0], re.MULTILINE)
-    assert sorted(named) == sorted(name for name in recipes() if not name.endswith("-tiny"))
+def test_the_quickstart_lists_every_recipe():
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    table = re.search(r"^\| recipe \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    listed = re.findall(r"^\| `([\w-]+)` \|", table[0], re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in recipes() if not name.endswith("-tiny"))
+
+
+def test_every_page_is_in_the_index():
+    linked = set(LINK.findall((ROOT / "docs" / "README.md").read_text()))
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= linked
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
