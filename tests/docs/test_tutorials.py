@@ -152,7 +152,7 @@ def test_a_page_without_code_and_a_wrong_output_are_noticed(command, workplace):
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # `impls/pytorch/attention.py`, or `impls/*/attention.py: MultiHeadAttention.attend, masked_softmax` of all four.
 PLACE = re.compile(r"`((?:impls|shared|parity|bench|triglot|tests|docs)/[\w*/.-]*)(?:: ([\w., ]+))?`")
-DOTTED = re.compile(r"\btriglot(?:\.[A-Za-z_]\w*)+")
+DOTTED = re.compile(r"\btriglot(?:\.[A-Za-z_]\w*)+(?![\w/])")
 MAKE_TARGET = re.compile(r"`make ([\w-]+)`")
 # A parameter by its name, or the first words of one; N is the number of a layer.
 PARAMETER = re.compile(r"`((?:embeddings|target_embeddings|encoder|decoder|heads|attention)\.[\w.]+)`")
