@@ -1,4 +1,4 @@
-"""The implementations by framework name, each imported when it is first asked for."""
+"""The implementations by framework name. Each is imported when it is first asked for."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.errors import FrameworkError
-from triglot.shared.model.protocol import Builder, Model
+
+from .model import Model
 
 REFERENCE = "numpy"
 PACKAGES = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx", REFERENCE: "numpy_reference"}
@@ -20,51 +21,42 @@ _REQUIRED_MODULES = {
 
 
 def installed() -> tuple[str, ...]:
-    """The frameworks that are installed, of "torch", "paddle", "jax", in that order; none is imported."""
+    """Return the installed frameworks of "torch", "paddle" and "jax", in that order. None is imported."""
     return tuple(name for name in FRAMEWORKS if _is_installed(name))
-
-
-def builder(framework: str) -> Builder:
-    """The class ``Model`` of one implementation.
-
-    Raises:
-        FrameworkError: the framework is unknown or not installed.
-    """
-    check_choice("framework", framework, tuple(PACKAGES))
-    if not _is_installed(framework):
-        raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
-    return importlib.import_module(f".{PACKAGES[framework]}.model", __name__).Model
 
 
 def build(
     framework: str, checkpoint: Checkpoint, *, device: str = "cpu", dtype: str | None = None, mode: str = "eager"
 ) -> Model:
-    """The model of ``checkpoint`` in ``framework``, one of "torch", "paddle", "jax" or "numpy", the reference.
+    """Build the model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy", which is the reference.
 
-    ``dtype`` None is float32, and float64 for the reference. ``device`` is "cpu" or "cuda". What the model returns
-    is the caller's; its parameters may share memory with the checkpoint (PyTorch on the CPU, NumPy), so leave that as
-    it is.
+    ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
+    memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors.
 
     Raises:
-        FrameworkError: the framework is unknown or not installed, or does not know the device, dtype or mode.
+        FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
         CheckpointError: a weight is NaN or infinite, or too large for the dtype.
     """
     check_choice("device", device, DEVICES)
-    if dtype is not None:
-        check_choice("dtype", dtype, DTYPES)
+    dtype = dtype or ("float64" if framework == REFERENCE else "float32")
+    check_choice("dtype", dtype, DTYPES)
     check_choice("mode", mode, MODES)
-    check_finite(checkpoint, dtype or ("float64" if framework == REFERENCE else "float32"))
-    return builder(framework)(checkpoint, device=device, dtype=dtype, mode=mode)
+    check_finite(checkpoint, dtype)
+    check_choice("framework", framework, tuple(PACKAGES))
+    if not _is_installed(framework):
+        raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
+    backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
+    return Model(backend.Backend(checkpoint, device, dtype, mode))
 
 
-def check_choice(what: str, given: str, known: Sequence[str]) -> None:
-    """Refuse what is not known.
+def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse an unknown value.
 
     Raises:
-        FrameworkError: ``given`` is not among ``known``.
+        FrameworkError: ``value`` is not one of ``choices``.
     """
-    if given not in known:
-        raise FrameworkError(f"unknown {what} {given!r}; expected one of {', '.join(known)}")
+    if value not in choices:
+        raise FrameworkError(f"unknown {what} {value!r}; expected one of {', '.join(choices)}")
 
 
 def _is_installed(framework: str) -> bool:

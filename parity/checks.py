@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from triglot.impls.model import Model
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import representable
@@ -33,7 +34,6 @@ from triglot.shared.inputs import (
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import activations
-from triglot.shared.model.protocol import Model
 
 from . import probes
 

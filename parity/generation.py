@@ -64,7 +64,7 @@ class GenerationTruth:
 
     def _behind_best(self, ids: Array) -> Array:
         """Return how much less than the best each id but the first scores, after those before it: (B, T - 1)."""
-        generator, batch = self._model.generator, self._batch
+        generator, batch = self._model.backend.generator, self._batch
         memory = generator.transformer.encode(batch.source, batch.valid)
         allowed = masks.combine(masks.padding(ids != self._pad), masks.causal(ids.shape[1]))
         x = generator.transformer.embed_target(ids)

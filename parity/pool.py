@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from triglot.impls.model import Model
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
 from triglot.shared.errors import CheckpointError
-from triglot.shared.model.protocol import Model
 from triglot.shared.worker import Worker, WorkerError
 
 from .checks import Check, Weights, run

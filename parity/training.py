@@ -147,7 +147,7 @@ class _Derivation:
         Raises:
             WorkerError: they differ.
         """
-        transformer = Reference(checkpoint).model.transformer
+        transformer = Reference(checkpoint).model.backend.transformer
         arrays = {name: _as_float64(array) for name, array in batch.arrays().items()}
         loss, gradients = self.derive(checkpoint, batch, {}, "float64")
         true_loss = float(reference_training.loss(transformer, arrays, {})[0])

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from triglot import impls
 from triglot.impls.numpy_nn import permuted_contractions
-from triglot.impls.numpy_reference.model import Model
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import HALVES, representable
@@ -35,8 +35,8 @@ class Reference:
     """The NumPy reference on one checkpoint, in float64 and in float32. ``dtype`` is the dtype under test."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: str = "float32") -> None:
-        self.model = Model(checkpoint, dtype="float64")
-        self._rounded_model = Model(checkpoint, dtype="float32")
+        self.model = impls.build(impls.REFERENCE, checkpoint, dtype="float64")
+        self._rounded_model = impls.build(impls.REFERENCE, checkpoint, dtype="float32")
         self._config = checkpoint.config
         self._dtype = dtype
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from triglot.impls import build
+from triglot.impls.model import Model
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
 from triglot.shared.inputs import batch_from_arrays
-from triglot.shared.model.protocol import Model
 from triglot.shared.worker import Message, WorkerError, serve
 
 from .checks import run

@@ -4,3 +4,6 @@ FRAMEWORKS = ("torch", "paddle", "jax")
 DEVICES = ("cpu", "cuda")
 MODES = ("eager", "jit", "compiled")
 DTYPES = ("float32", "float64", "bfloat16", "float16")  # what models compute in
+
+# The workloads of ``Model.prepare`` that compute gradients.
+WITH_GRADIENTS = ("forward+backward", "training")

@@ -4,6 +4,7 @@ Importing this imports no framework; each is loaded when it is first asked for.
 """
 
 from triglot.api import batch, build, check, frameworks, initialize, load, port, recipes, save
+from triglot.impls.model import Model
 from triglot.parity.report import Report
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import (
@@ -21,7 +22,6 @@ from triglot.shared.errors import (
 )
 from triglot.shared.inputs import Batch, taught, teacher_forcing
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.protocol import Model
 from triglot.shared.training.plan import Plan
 from triglot.training import score, train, translation
 

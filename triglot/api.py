@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from triglot import arguments, impls, models
+from triglot.impls.model import Model
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, Verify
@@ -15,7 +16,6 @@ from triglot.shared.model import recipes as named
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
 from triglot.shared.model.overrides import configured
-from triglot.shared.model.protocol import Model
 from triglot.shared.porting import port as porting
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]

@@ -46,7 +46,7 @@ class Prepared:
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder, torch.inference_mode():
             file = Path(folder) / "model.onnx"
             torch.onnx.export(
-                _Exported(model.transformer).eval(),
+                _Exported(model.backend.transformer).eval(),
                 example,
                 file,
                 input_names=list(self.inputs[0]),

@@ -44,8 +44,8 @@ def measure(framework: str, rounds: int) -> dict[str, Any]:
     """Seconds of each way in each round, and whether the ids are the same."""
     checkpoint = endless()
     model: Any = impls.build(framework, checkpoint)
-    if hasattr(model.generator, "compile"):  # JAX compiles always
-        model.generator.compile()
+    if hasattr(model.backend.generator, "compile"):  # JAX compiles always
+        model.backend.generator.compile()
     sources, _ = TranslationTask.for_model(checkpoint.config).pairs(0, BATCH)
     ids = {cached: model.generate(sources, LENGTH, cached=cached) for cached in (True, False)}
     assert (ids[True] != checkpoint.config.pad_id).all(), "a sentence ended early"

@@ -1,1 +1,1 @@
-"""The model on paper: configuration, recipes, parameters, named values, masks and the protocol of an implementation."""
+"""The model on paper: configuration, recipes, parameters, named values and masks."""

@@ -5,23 +5,37 @@ the training was stopped before: so it goes on exactly where it was, in the same
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
+from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TrainingError
 from triglot.shared.inputs import Batch, teacher_forcing
-from triglot.shared.model.protocol import Model
+from triglot.shared.model.config import ModelConfig
 
 from .dropout_masks import draw_dropout_masks
-from .plan import History, Outcome, Plan, Training
+from .plan import History, Moments, Outcome, Plan, Training
 from .translation import Score, TranslationTask, score
 
 # Samples from here on are for judging: no training comes this far.
 UNSEEN = 1 << 40
 
 OnStep = Callable[[int, float, Outcome], bool]  # steps done, rate, what the step saw -> whether to go on
+
+
+class TrainableModel(Protocol):
+    """What the loop needs of a model; ``impls/model.py`` documents the methods."""
+
+    config: ModelConfig
+
+    def begin_training(self, plan: Plan, moments: Moments | None = None) -> None: ...  # noqa: D102
+    def training_step(self, batch: Batch, dropout_masks: Mapping[str, Array] | None = None) -> Outcome: ...  # noqa: D102
+    def moments(self) -> Moments: ...  # noqa: D102
+    def weights(self) -> dict[str, Array]: ...  # noqa: D102
+    def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> Array: ...  # noqa: D102
 
 
 class Learner:
@@ -35,7 +49,7 @@ class Learner:
         FrameworkError: the model is the reference, which does not train.
     """
 
-    def __init__(self, model: Model, checkpoint: Checkpoint, plan: Plan) -> None:
+    def __init__(self, model: TrainableModel, checkpoint: Checkpoint, plan: Plan) -> None:
         kept = checkpoint.training
         if kept is not None and kept.plan != plan:
             ours, theirs = plan.to_dict(), kept.plan.to_dict()
@@ -90,7 +104,7 @@ class Learner:
         return Checkpoint(self.model.config, self.model.weights(), self.source_names, training)
 
 
-def judge(model: Model, seed: int, count: int = 256) -> Score:
+def judge(model: TrainableModel, seed: int, count: int = 256) -> Score:
     """How well ``model`` translates ``count`` sentences that no training has seen, by greedy decoding.
 
     Raises:

@@ -108,7 +108,7 @@ def test_the_compiled_is_not_the_written(framework, mode, make_checkpoint):
     """Once it is compiled, the model code is not run any more."""
     model: Any = triglot.build(framework, make_checkpoint("bert-base-tiny"), mode=mode)
     ids = np.arange(1, 6)[None]
-    written = type(model.transformer).encode.__code__
+    written = type(model.backend.transformer).encode.__code__
     model.encode(ids)
     assert (written in code_that_runs(lambda: model.encode(ids))) == (mode == "eager")
 
@@ -148,7 +148,7 @@ def test_what_paddle_compiles_broadcasts_no_mask_by_adding_zeros(name, make_chec
     model: Any = triglot.build("paddle", make_checkpoint(name), mode="jit")
     batch = inputs.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
     model.prepare("forward", batch)()
-    program = model._run.forward.concrete_program.main_program
+    program = model.backend.run.forward.concrete_program.main_program
     found = {operation.name() for operation in program.global_block().ops}
     assert "pd_op.softmax" in found
     assert "pd_op.full_like" not in found, "the zeros"

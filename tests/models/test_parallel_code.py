@@ -37,9 +37,8 @@ OWN_HELPERS = {
     ("pytorch", "weights.py"): {"WithoutNoise", "WithoutNoise.__torch_function__"},
     ("numpy_reference", "weights.py"): {"place", "np2native", "native2np"},  # no state_dict; nothing to convert
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
-    ("flax_nnx", "model.py"): {"Model._arithmetic"},  # float64 and precision are contexts in JAX
-    ("numpy_reference", "model.py"): {"Model._begun"},  # it does not train
-    ("paddlepaddle", "model.py"): {"Model._check_kernels"},  # on a CPU it has 16 bits in its inference engine alone
+    ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
+    ("paddlepaddle", "backend.py"): {"Backend._check_kernels"},  # on a CPU only its inference engine has 16 bits
     ("paddlepaddle", "masks.py"): {"exact"},  # Python's numbers keep their digits elsewhere
     # It has no gradients to train by, and takes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
@@ -99,7 +98,7 @@ def test_same_statements_in_the_same_order(package, file):
 @pytest.mark.parametrize("package", impls.PACKAGES.values())
 def test_docstrings_are_the_same_words(package, file):
     """Whoever reads one file has read the others: only the spelling of the framework may differ."""
-    if file in ("model.py", "weights.py"):
+    if file == "weights.py":
         assert ast.get_docstring(ast.parse((ROOT / package / file).read_text()))
         return
     ours, theirs = (in_common(package, file, docstrings(one, file)) for one in (package, "pytorch"))

@@ -328,12 +328,13 @@ BUGS = {
 
 @pytest.fixture
 def mutant(tmp_path):
-    """Return a function that builds the model class of an implementation with changed source text."""
+    """Return a function that changes the source text of an implementation, and returns a builder of its models."""
     names = []
 
     def build(framework, file, change):
         package = tmp_path / f"mutant_{len(names)}"
         shutil.copytree(SOURCES / impls.PACKAGES[framework], package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(SOURCES / "model.py", package)
         source = (package / file).read_text()
         for old, new in change.items():
             assert old in source, f"{old!r} is not in {file}; update the bug"
@@ -349,7 +350,8 @@ def mutant(tmp_path):
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-        return importlib.import_module(f"{name}.model").Model
+        model, backend = (importlib.import_module(f"{name}.{module}") for module in ("model", "backend"))
+        return lambda checkpoint, dtype: model.Model(backend.Backend(checkpoint, "cpu", dtype, "eager"))
 
     yield build
     for name in [module for module in sys.modules if module.startswith(tuple(names))] if names else []:

@@ -8,7 +8,6 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.impls.numpy_reference import training as reference
-from triglot.impls.numpy_reference.model import Model as Reference
 from triglot.parity import gradients as judged
 from triglot.parity.output_names import name_gradients
 from triglot.shared import inputs
@@ -36,12 +35,12 @@ def test_the_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint)
     import torch
 
     batch = taught_batch(checkpoint.config)
-    oracle = Reference(checkpoint)
+    oracle = impls.build("numpy", checkpoint)
     output = oracle.encode(batch.source, batch.valid, batch.segment_ids if checkpoint.config.segments else None)
     pair = (torch.from_numpy(array[batch.valid]) for array in (output, batch.teacher))
     expected = torch.nn.MSELoss()(*pair).item()
     if implementation == "numpy":
-        found = float(reference.loss(oracle.transformer, *oracle._training_inputs(batch, None))[0])
+        found = float(reference.loss(oracle.backend.transformer, *oracle._training_tensors(batch, None))[0])
     else:
         found, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
     # A mean of some hundred numbers of the size of 1, each some hundred roundings off.
@@ -49,10 +48,10 @@ def test_the_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint)
 
 
 def derivative_of(checkpoint, batch, masks):
-    oracle = Reference(checkpoint)
-    given, dropped = oracle._training_inputs(batch, masks)
-    exact, _ = reference.loss(oracle.transformer, given, dropped)
-    return float(exact), lambda direction: reference.derivative(oracle.transformer, given, dropped, direction)
+    oracle = impls.build("numpy", checkpoint)
+    given, dropped = oracle._training_tensors(batch, masks)
+    exact, _ = reference.loss(oracle.backend.transformer, given, dropped)
+    return float(exact), lambda direction: reference.derivative(oracle.backend.transformer, given, dropped, direction)
 
 
 def test_gradients_are_the_derivatives_of_the_reference(framework, checkpoint):

@@ -10,7 +10,6 @@ import torch
 
 import triglot
 from triglot import impls
-from triglot.impls.numpy_reference.model import Model as ReferenceModel
 from triglot.shared import inputs
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.named_values import dropouts
@@ -99,11 +98,11 @@ def test_a_mask_has_the_shape_of_its_value(name, make_checkpoint):
     masks = draw_dropout_masks(config, batch, np.random.default_rng(2))
     assert masks.keys() == dropouts(config).keys()
     probe = Probe(dropout_masks={site: Shape(mask, site) for site, mask in masks.items()})
-    ReferenceModel(make_checkpoint(config)).run(batch, probe)
+    impls.build("numpy", make_checkpoint(config)).run(batch, probe)
     first = next(iter(masks))
     probe = Probe(dropout_masks={first: Shape(masks[first][..., :1], first)})
     with pytest.raises(AssertionError, match=first):
-        ReferenceModel(make_checkpoint(config)).run(batch, probe)
+        impls.build("numpy", make_checkpoint(config)).run(batch, probe)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.5, 0.9])
@@ -135,7 +134,7 @@ def test_masks_are_those_of_the_generator():
 def torch_dropouts(model):
     """Every dropout of PyTorch's model by the name of its site, switched on."""
     found = {}
-    for path, module in model.transformer.named_modules():
+    for path, module in model.backend.transformer.named_modules():
         if isinstance(module, torch.nn.Dropout):
             module.train()
             found[path] = module

@@ -8,7 +8,6 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.impls.numpy_reference import training as reference
-from triglot.impls.numpy_reference.model import Model as Reference
 from triglot.parity.budgets import budget
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
@@ -48,13 +47,13 @@ def test_the_loss_is_the_cross_entropy_of_torch(implementation, task):
     import torch
 
     checkpoint, batch, _ = task
-    oracle = Reference(checkpoint)
+    oracle = impls.build("numpy", checkpoint)
     scores = torch.from_numpy(oracle.forward(batch.source, batch.target, batch.valid, batch.target_valid))
     loss = torch.nn.NLLLoss if "log_probabilities" in checkpoint.config.heads_on_top else torch.nn.CrossEntropyLoss
     expected = loss(ignore_index=-1)(scores.flatten(0, 1), torch.from_numpy(batch.labels).long().flatten()).item()
     assert (batch.labels == -1).any()
     if implementation == "numpy":
-        found = float(reference.loss(oracle.transformer, *oracle._training_inputs(batch, None))[0])
+        found = float(reference.loss(oracle.backend.transformer, *oracle._training_tensors(batch, None))[0])
     else:
         found, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
     # The mean of a few dozen numbers of at most 10, each some hundred roundings off.
@@ -64,17 +63,17 @@ def test_the_loss_is_the_cross_entropy_of_torch(implementation, task):
 def test_gradients_are_the_derivatives_of_the_reference(framework, task):
     """Of every tensor, along random directions, by the complex step, which no backward pass had a part in."""
     checkpoint, batch, masks = task
-    oracle = Reference(checkpoint)
-    given, dropped_out = oracle._training_inputs(batch, masks)
+    oracle = impls.build("numpy", checkpoint)
+    given, dropped_out = oracle._training_tensors(batch, masks)
     loss, gradients = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
     assert gradients.keys() == checkpoint.tensors.keys()
-    exact, _ = reference.loss(oracle.transformer, given, dropped_out)
+    exact, _ = reference.loss(oracle.backend.transformer, given, dropped_out)
     assert loss == pytest.approx(float(exact), rel=1e-13)
     generator = np.random.default_rng(2)
     for name, gradient in gradients.items():
         for _ in range(DIRECTIONS if gradient.size > 1 else 1):
             direction = generator.choice([-1.0, 1.0], gradient.shape)
-            expected = reference.derivative(oracle.transformer, given, dropped_out, {name: direction})
+            expected = reference.derivative(oracle.backend.transformer, given, dropped_out, {name: direction})
             # A sum of rounded products: each term errs by some units of what flowed into it. Both ways together were
             # seen at 30 units of the sum of the terms; a gradient that is zero in theory is judged by the loss.
             scale = np.abs(gradient).sum() + float(exact) / 1000
@@ -84,11 +83,12 @@ def test_gradients_are_the_derivatives_of_the_reference(framework, task):
 def test_the_complex_step_notices_a_wrong_gradient(task):
     """The guard itself: one weight's gradient off by a thousandth."""
     checkpoint, batch, _ = task
-    oracle = Reference(checkpoint)
+    oracle = impls.build("numpy", checkpoint)
     _, gradients = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
     name = "heads.logits.weight" if "heads.logits.weight" in gradients else "heads.log_probabilities.weight"
     direction = np.ones(gradients[name].shape)
-    exact = reference.derivative(oracle.transformer, oracle._training_inputs(batch, None)[0], {}, {name: direction})
+    tensors, _ = oracle._training_tensors(batch, None)
+    exact = reference.derivative(oracle.backend.transformer, tensors, {}, {name: direction})
     wrong = gradients[name].copy()
     place = np.unravel_index(np.abs(wrong).argmax(), wrong.shape)
     wrong[place] *= 1.001
@@ -122,23 +122,22 @@ def jittered_gradients(checkpoint, batch, masks, seed):
     """The float64 gradients of PyTorch when each weight and each named value is off by up to an ulp of float32."""
     import torch
 
-    from triglot.impls.pytorch import training, weights
-    from triglot.impls.pytorch.model import Model
+    from triglot.impls.pytorch import training
 
     generator = Jitter.generator = np.random.default_rng([3, seed])
     moved = {
         name: tensor * (1 + generator.uniform(-1, 1, tensor.shape) * 2.0**-23)
         for name, tensor in checkpoint.tensors.items()
     }
-    model = Model(Checkpoint(checkpoint.config, moved), dtype="float64")
-    given, dropped = model._training_inputs(batch, masks)
-    parameters = dict(model.transformer.named_parameters())
+    model = impls.build("torch", Checkpoint(checkpoint.config, moved), dtype="float64")
+    given, dropped = model._training_tensors(batch, masks)
+    parameters = dict(model.backend.transformer.named_parameters())
     source, target = (given["source"], given["valid"]), (given["target"], given["target_valid"])
-    _, heads = model.transformer(*source, None, None, *target, Jitter(dropout_masks=dropped))
+    _, heads = model.backend.transformer(*source, None, None, *target, Jitter(dropout_masks=dropped))
     (scores,) = heads.values()
     loss = training.cross_entropy(scores, given["labels"])
     found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-    return weights.to_canonical(checkpoint.config, dict(zip(parameters, found, strict=True)))
+    return model.to_canonical(dict(zip(parameters, found, strict=True)))
 
 
 def test_float32_gradients_are_within_eight_times_the_noise(framework, task):
