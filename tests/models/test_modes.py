@@ -1,6 +1,5 @@
 """Modes: what is compiled computes what is written, for every kind of model, and no faster one than was asked for."""
 
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -68,10 +67,6 @@ def test_the_engine_of_paddle_computes_in_bfloat16(config, make_checkpoint):
 def test_the_engine_of_paddle_shows_outputs_alone_in_bfloat16(make_checkpoint):
     model: Any = triglot.build("paddle", make_checkpoint("translation-tiny"), mode="compiled", dtype="bfloat16")
     batch = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
-    message = (
-        "PaddlePaddle: it has no bfloat16 on a CPU but for the outputs of a model in mode 'compiled'; choose dtype "
-        "'float32', or device 'cuda'"
-    )
     for call in (
         lambda: model.trace(batch),
         lambda: model.generate(batch.source),
@@ -79,7 +74,7 @@ def test_the_engine_of_paddle_shows_outputs_alone_in_bfloat16(make_checkpoint):
         lambda: model.prepare("generation", batch),
         lambda: triglot.build("paddle", make_checkpoint("translation-tiny"), dtype="bfloat16"),
     ):
-        with pytest.raises(FrameworkError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(FrameworkError, match=r"no bfloat16 on a CPU except .* 'compiled'; choose dtype 'float32'"):
             call()
 
 
