@@ -1,4 +1,4 @@
-"""Fixtures for all tests. A framework is a parameter of a test, never a loop in it; a missing one is a failure."""
+"""Fixtures for all tests. A framework is a parameter of a test, never a loop; a missing framework is a failure."""
 
 import importlib.util
 import os
@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Two test processes share two cores: frameworks that spin on both would wait for each other.
+# Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NPROC", "1")
 
@@ -24,7 +24,7 @@ from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
 
-# What CI is content with. Whoever asks for more wants a long proof.
+# The defaults, which CI uses. The long proofs ask for more.
 SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
 
 
@@ -32,43 +32,43 @@ def pytest_addoption(parser):
     parser.addoption(
         "--frameworks",
         default=",".join(impls.FRAMEWORKS),
-        help="test these alone, separated by commas; for an environment that cannot hold all of them",
+        help="test only these, separated by commas, in an environment without the others",
     )
     parser.addoption(
         "--seeds",
         default=SHORT_FORM["seeds"],
         type=int,
-        help="how many seeds to try each planted bug and each shape with",
+        help="seeds for each planted bug and each random shape",
     )
     parser.addoption(
-        "--paper-sizes", action="store_true", help="run the articles' code at the sizes of the recipes too"
+        "--paper-sizes", action="store_true", help="also run the articles' code at the sizes of the recipes"
     )
     parser.addoption(
         "--training-steps",
         default=SHORT_FORM["training_steps"],
         type=int,
-        help="how many steps each framework is trained for",
+        help="training steps in each framework",
     )
-    parser.addoption("--gpu", action="store_true", help="run what needs a GPU too, where a framework finds one")
-    parser.addoption("--mutations", default=20_000, type=int, help="how many damaged checkpoints to read")
+    parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
+    parser.addoption("--mutations", default=20_000, type=int, help="damaged checkpoints to read")
 
 
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell that runs this in the background has it ignore Ctrl-C, and so would every process that a test starts.
+        # A shell that runs this in the background makes it ignore Ctrl-C, and processes that tests start inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--gpu"):
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would leave a quarter for all others
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of the memory
     else:
-        # What happens without an accelerator is the same on every machine. No framework is imported yet.
+        # Without a GPU, results are the same on every machine. No framework has been imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if all(config.getoption(name) == least for name, least in SHORT_FORM.items()):
-        # XLA compiles for each shape anew and every shape is met but a few times here: left out, its optimisation does
-        # not pay, and the tests of JAX take half as long. The long proofs run what a user runs.
+    if all(config.getoption(name) == default for name, default in SHORT_FORM.items()):
+        # XLA compiles for every shape, and the tests use each shape only a few times. Without its optimisation, the
+        # tests of JAX take half as long. The long proofs run what a user runs.
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
     if unknown:
-        raise pytest.UsageError(f"unknown frameworks {sorted(unknown)}; known are {list(impls.FRAMEWORKS)}")
+        raise pytest.UsageError(f"--frameworks: got {sorted(unknown)}, expected {list(impls.FRAMEWORKS)}")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -93,7 +93,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def article_code():
-    """The articles' own code, mended: ``article_code.py``, which is no test and cannot be imported by one."""
+    """The module ``helpers/article_code.py``, which tests cannot import by name: the articles' own code, repaired."""
     spec = importlib.util.spec_from_file_location("article_code", Path(__file__).parent / "helpers" / "article_code.py")
     assert spec is not None
     assert spec.loader is not None
@@ -104,7 +104,7 @@ def article_code():
 
 @pytest.fixture
 def make_checkpoint():
-    """A recipe or a configuration as a checkpoint in which no norm and no bias is the identity."""
+    """A function that makes a checkpoint of a recipe or configuration. No norm or bias in it is the identity."""
 
     def make(recipe_or_config, seed=0):
         config = recipe(recipe_or_config) if isinstance(recipe_or_config, str) else recipe_or_config
@@ -115,7 +115,7 @@ def make_checkpoint():
 
 @pytest.fixture
 def check_small():
-    """``triglot.check`` in this process on one batch as large as the harness's own: JAX compiles for every shape."""
+    """``triglot.check`` in this process, on a batch of the harness's own shape, because JAX compiles per shape."""
 
     def check(checkpoint, framework, **options):
         config = checkpoint.config
@@ -128,13 +128,13 @@ def check_small():
 
 @pytest.fixture(scope="session")
 def fakes():
-    """The command for a worker of the benchmark whose arms compute by the reference, or fail as their names say."""
+    """The command of a benchmark worker whose arms run the reference, or fail in the way that their names say."""
     return sys.executable, "-P", str(Path(__file__).parent / "helpers" / "bench_worker.py")
 
 
 @pytest.fixture
 def no_more_rounds(monkeypatch):
-    """Sweeps in this process have the rounds that are asked for, however unsteady the machine is."""
+    """Sweeps in this process add no rounds, however unsteady the machine is."""
     monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
 
 
@@ -155,7 +155,7 @@ def swept(make_checkpoint, fakes):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """The command line in this process: exit code, standard output, standard error."""
+    """A function that runs the command line in this process: exit code, standard output, standard error."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["triglot", *map(str, arguments)])
@@ -173,7 +173,7 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """An empty folder, in which the test also runs."""
+    """An empty folder, which is the working directory of the test."""
     folder = tmp_path / "workplace"
     folder.mkdir()
     monkeypatch.chdir(folder)

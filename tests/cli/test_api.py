@@ -45,22 +45,22 @@ def test_check_refuses(arguments, error, pattern, make_checkpoint):
 def test_check_refuses_batches_of_another_model(make_checkpoint):
     ids = np.full((1, 2), 30000)
     foreign = inputs.encoder_batch(triglot.recipes()["minilm"], ids)
-    with pytest.raises(triglot.InputError, match="token_ids.*30000.*expected ids from 0 to 100"):
+    with pytest.raises(triglot.InputError, match=r"token_ids.*30000.*expected ids from 0 to 100"):
         triglot.check(make_checkpoint("bert-base-tiny"), ["torch"], batches=[foreign])
 
 
 def test_build_refuses_unknown_frameworks_and_devices(make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
-    with pytest.raises(triglot.FrameworkError, match="framework 'caffe'.*expected.*torch, paddle, jax, numpy"):
+    with pytest.raises(triglot.FrameworkError, match=r"framework 'caffe'.*expected.*torch, paddle, jax, numpy"):
         triglot.build("caffe", checkpoint)
-    with pytest.raises(triglot.FrameworkError, match="device 'gpu'.*expected.*cpu, cuda"):
+    with pytest.raises(triglot.FrameworkError, match=r"device 'gpu'.*expected.*cpu, cuda"):
         triglot.build("paddle", checkpoint, device="gpu")
 
 
 def test_initialize_refuses_unknown_recipes_and_seeds():
-    with pytest.raises(triglot.ConfigError, match="unknown recipe 'gpt'.*translation, prenorm, annotated"):
+    with pytest.raises(triglot.ConfigError, match=r"unknown recipe 'gpt'.*translation, prenorm, annotated"):
         triglot.initialize("gpt")
-    with pytest.raises(triglot.ConfigError, match="seed is -1.*expected.*0 or more"):
+    with pytest.raises(triglot.ConfigError, match=r"seed is -1.*expected.*0 or more"):
         triglot.initialize("bert-base-tiny", seed=-1)
 
 

@@ -1,7 +1,8 @@
-"""The command line: what it prints, writes and returns, and one line for each error."""
+"""The command line: what it prints and writes, its exit codes, and one line for each error."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -27,13 +28,13 @@ def checkpoint_file(tmp_path, make_checkpoint):
 
 @pytest.fixture
 def small(tmp_path):
-    """A batch as large as the harness's own: JAX compiles for every shape."""
+    """A batch of the shape that the harness uses, because JAX compiles for every shape."""
     path = tmp_path / "batch.npz"
     np.savez(path, token_ids=np.random.default_rng(0).integers(0, 101, (4, 24)))
     return "--inputs", path, "--threads", 1
 
 
-def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framework, checkpoint_file, small, tmp_path):
+def test_parity_prints_and_writes_the_same_verdict(framework, checkpoint_file, small, tmp_path):
     target = tmp_path / "report.json"
     result = run("parity", checkpoint_file, "--framework", framework, *small, "--json", target)
     assert (result.returncode, result.stderr) == (0, "")
@@ -51,29 +52,29 @@ def test_parity_prints_a_verdict_for_every_framework_and_writes_the_same(framewo
 
 
 @pytest.mark.parametrize("redirected", [">", ">>", "|"])
-def test_json_is_printed_on_request(redirected, checkpoint_file, tmp_path):
-    """Whatever standard output is: a file keeps what it has."""
+def test_json_can_be_printed(redirected, checkpoint_file, tmp_path):
+    """Standard output may be a pipe or a file; a file that is appended to keeps its content."""
     (tmp_path / "log").write_text("[1]\n")
     target = "cat >> log" if redirected == "|" else "log"
-    asked = f"{sys.executable} -m triglot inspect {checkpoint_file} --json - --quiet {redirected} {target}"
-    subprocess.run(asked, shell=True, check=True, cwd=tmp_path)
-    *before, found = (tmp_path / "log").read_text().split("\n", 0 if redirected == ">" else 1)
+    command = f"{sys.executable} -m triglot inspect {checkpoint_file} --json - --quiet {redirected} {target}"
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    *before, printed = (tmp_path / "log").read_text().split("\n", 0 if redirected == ">" else 1)
     assert before == ([] if redirected == ">" else ["[1]"])
-    assert json.loads(found)["config"]["layers"] == 2
+    assert json.loads(printed)["config"]["layers"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", checkpoint_file.name]
 
 
-def test_a_device_is_written_to_whoever_owns_its_folder(checkpoint_file, monkeypatch):
+def test_a_device_is_writable_although_its_folder_is_not(checkpoint_file, monkeypatch):
     from triglot.shared import files
 
     monkeypatch.setattr(os, "access", lambda *_: False)
     files.check_target(Path("/dev/null"))
-    with pytest.raises(triglot.OutputError, match="is not writable"):
+    with pytest.raises(triglot.OutputError, match="not writable"):
         files.check_target(checkpoint_file)
 
 
 def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
-    """The same command, with a framework whose activation was swapped while nobody looked."""
+    """The worker process loads a module that replaces the exact GELU of PyTorch by the tanh approximation."""
     patch = tmp_path / "sitecustomize.py"
     patch.write_text(
         "import sys\n"
@@ -99,7 +100,7 @@ def test_quiet_prints_nothing(checkpoint_file):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_recipe_names_the_seed_of_its_weights():
+def test_the_seed_changes_the_weights_of_a_recipe():
     first, second = (
         run("parity", "dygraph-tiny", "--framework", "torch", "--threads", 1, "--seed", seed).stdout for seed in (0, 1)
     )
@@ -135,7 +136,7 @@ def test_set_and_config_correct_a_configuration(checkpoint_file, tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     expected = {**triglot.recipes()["bert-base-tiny"].to_dict(), "layers": 1, "norm_eps": 1e-5}
     assert json.loads(first.read_text())["config"] == expected
-    # What inspect writes is a configuration for --config, and --set has the last word.
+    # --config reads what inspect writes, and --set wins.
     result = run("inspect", "bert-base-tiny", "--config", first, "--set", "layers=2", "--json", second)
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(second.read_text())["config"] == {**expected, "layers": 2}
@@ -143,7 +144,7 @@ def test_set_and_config_correct_a_configuration(checkpoint_file, tmp_path):
     assert f"digest {corrected}" in run("inspect", checkpoint_file, "--set", "norm_eps=1e-5").stdout
 
 
-def test_port_goes_out_and_in_again_by_the_bare_weights(checkpoint_file, tmp_path):
+def test_port_round_trip_through_bare_weights(checkpoint_file, tmp_path):
     digest = triglot.load(checkpoint_file).digest
     folder, back = tmp_path / "folder", tmp_path / "back.npz"
     result = run("port", checkpoint_file, folder, "--target-dialect", "huggingface")
@@ -170,7 +171,7 @@ def test_parity_on_inputs_from_a_file_and_in_another_python(checkpoint_file, tmp
     assert report["inputs"] == f"3 rows of {tmp_path / 'inputs.npz'}"
 
 
-def test_port_writes_a_checkpoint_that_knows_its_sources(tmp_path):
+def test_port_records_the_source_names(tmp_path):
     from triglot.models import resolve
 
     target = tmp_path / "minilm.npz"
@@ -184,7 +185,7 @@ def test_port_writes_a_checkpoint_that_knows_its_sources(tmp_path):
     assert checkpoint.source_names["embeddings.token.weight"] == "embeddings.word_embeddings.weight"
 
 
-def test_recipes_lists_them_all(tmp_path):
+def test_recipes_lists_every_recipe(tmp_path):
     result = run("recipes", "--json", tmp_path / "recipes.json")
     listed = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     assert set(triglot.recipes()) <= set(listed)
@@ -192,7 +193,7 @@ def test_recipes_lists_them_all(tmp_path):
     assert content == {name: config.to_dict() for name, config in triglot.recipes().items()}
 
 
-def test_doctor_names_versions(framework, monkeypatch):
+def test_doctor_shows_versions_variables_and_frameworks(framework, monkeypatch):
     monkeypatch.setenv("FLAGS_use_mkldnn", "0")
     result = run("doctor")
     assert result.returncode == 0
@@ -202,23 +203,25 @@ def test_doctor_names_versions(framework, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "pattern"),
     [
-        (["parity"], "Missing argument 'MODEL'; see triglot parity --help"),
-        (["parity", "minilm", "--bogus"], "No such option: --bogus; see triglot parity --help"),
-        (["bogus"], "No such command 'bogus'; see triglot --help"),
-        (["recipes", "--json", "/"], "cannot write /: it is a folder; give the name of a file"),
+        (["parity"], "'MODEL'.*see triglot parity --help"),
+        (["parity", "minilm", "--bogus"], "--bogus.*see triglot parity --help"),
+        (["bogus"], "'bogus'.*see triglot --help"),
+        (["recipes", "--json", "/"], "cannot write /.*folder"),
     ],
 )
-def test_error_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-    """What can go wrong inside of a command is in test_refusals.py."""
+def test_a_usage_error_is_one_line_and_exit_code_2(arguments, pattern, tmp_path):
+    """The refusals of the commands themselves are in test_refusals.py."""
     result = run(*arguments, cwd=tmp_path)
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"triglot: {message}\n")
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert re.search(f"^triglot: .*{pattern}", line)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "parity", "nothing"], ["parity", "nothing", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(arguments):
+def test_debug_shows_the_traceback_in_any_position(arguments):
     result = run(*arguments)
     assert result.returncode == 2
     assert "Traceback" in result.stderr
@@ -235,14 +238,14 @@ def test_version():
     assert run("--version").stdout.strip() == metadata.version("triglot")
 
 
-def test_inspect_and_port_know_trained_recipes(tmp_path):
-    assert "trained" not in run("inspect", "minilm").stderr
+def test_port_and_inspect_use_the_trained_weights_of_a_recipe(tmp_path):
+    assert triglot.port("minilm").digest in run("inspect", "minilm").stdout
     assert run("port", "minilm", tmp_path / "minilm.npz").returncode == 0
     assert triglot.load(tmp_path / "minilm.npz").digest == triglot.port("minilm").digest
 
 
-def test_unexpected_error_is_no_divergence(tmp_path):
-    """Exit code 1 means a divergence alone; whatever else goes wrong is 2, and one line."""
+def test_an_unexpected_error_is_not_a_divergence(tmp_path):
+    """Exit code 1 means a divergence. Every other problem is exit code 2 and one line."""
     (tmp_path / "sitecustomize.py").write_text(
         "import triglot.models\ndef fail(*_): raise RuntimeError('out of cheese')\ntriglot.models.resolve = fail\n"
     )
@@ -252,15 +255,16 @@ def test_unexpected_error_is_no_divergence(tmp_path):
     assert line.startswith("triglot: unexpected RuntimeError: out of cheese; run again with --debug")
 
 
-def test_full_disk_behind_standard_output_is_one_line():
+def test_a_full_disk_is_one_line():
     result = subprocess.run(
         f"{sys.executable} -m triglot recipes > /dev/full", shell=True, capture_output=True, text=True, check=False
     )
     assert result.returncode == 2
-    assert result.stderr == "triglot: cannot write to standard output: No space left on device; free space\n"
+    assert result.stderr.startswith("triglot: cannot write to standard output: No space left on device")
+    assert result.stderr.count("\n") == 1
 
 
-def test_report_to_a_device_leaves_the_device(tmp_path):
+def test_a_report_to_a_device_or_link_keeps_it(tmp_path):
     result = run("recipes", "--quiet", "--json", "/dev/stdout")
     assert json.loads(result.stdout).keys() == triglot.recipes().keys()
     link = tmp_path / "link.json"
@@ -270,14 +274,14 @@ def test_report_to_a_device_leaves_the_device(tmp_path):
     assert json.loads((tmp_path / "real.json").read_text())
 
 
-def test_no_device_is_said_by_the_framework(checkpoint_file, framework):
+def test_a_missing_gpu_is_reported(checkpoint_file, framework):
     result = run("parity", checkpoint_file, "--framework", framework, "--device", "cuda", "--threads", 1)
     assert result.returncode == 2
-    assert "no cuda device was found; choose device 'cpu'" in result.stdout
+    assert re.search("no cuda device.*'cpu'", result.stdout)
     assert result.stdout.splitlines()[-1] == "verdict: error"
 
 
-def test_reader_that_leaves_changes_neither_result_nor_exit_code(checkpoint_file):
+def test_a_reader_that_stops_early_does_not_change_the_exit_code(checkpoint_file):
     command = f"{sys.executable} -m triglot inspect {checkpoint_file} | head -1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What a report says about where it was made."""
+"""The environment variables that a report lists."""
 
 import pytest
 
@@ -25,12 +25,12 @@ from triglot.shared.environment import environment, thread_settings
         *("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"),
     ],
 )
-def test_what_changes_a_framework_is_told(name, monkeypatch):
+def test_variables_that_change_a_framework_are_listed(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert environment()["variables"][name] == "1"
 
 
 @pytest.mark.parametrize("name", ["HOME", "MY_XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", *thread_settings(1)])
-def test_what_changes_nothing_or_is_set_by_us_is_not_told(name, monkeypatch):
+def test_variables_that_change_nothing_or_that_triglot_sets_are_not_listed(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert name not in environment()["variables"]

@@ -1,7 +1,7 @@
-"""What the articles' own code computes, every framework computes from its weights, within eight times the noise.
+"""From the weights of an article's own code, every framework computes what that code computes, within the budget.
 
-The code stands in ``article_code.py``, mended where an article is defective, and knows nothing of Triglot. ``make
-articles`` runs it at the sizes of the recipes too: 512 wide, 6 + 6 layers and vocabularies of 10,000 for article 003.
+The code is in ``helpers/article_code.py``, repaired where an article is defective; it does not use Triglot. ``make
+articles`` also runs it at the sizes of the recipes: for article 003, 512 wide, 6 + 6 layers, vocabularies of 10,000.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ CODE = {
     "annotated": "Annotated",
     "multihead": "Multihead",
 }
-# Computed in float32 by the articles; here as the recipes have them, in float64 rounded once.
+# Position tables. The articles compute them in float32; the recipes in float64, rounded once.
 TABLE_BUFFERS = {
     "translation": {"embed_x.pe": "source", "embed_y.pe": "target"},
     "prenorm": {"transformer.wpe.pe": "source"},
@@ -41,17 +41,17 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def article(name, size, article_code, tmp_path_factory):
-    """The article's model with weights as it draws them, in float64, and its state dict as a checkpoint."""
+    """The article's model in float64, with weights that it draws itself, and its state dict as a checkpoint."""
     config = recipe(name if size == "paper" else f"{name}-tiny")
     if name == "translation":
-        config = replace(config, layers=3, decoder_layers=3)  # written out in its code
+        config = replace(config, layers=3, decoder_layers=3)  # fixed in its code
     torch.manual_seed(0)
     model = getattr(article_code, CODE[name])(config)
     if name == "multihead":
-        for weight in (model.q_proj_weight, model.k_proj_weight, model.v_proj_weight):  # left as the memory was
+        for weight in (model.q_proj_weight, model.k_proj_weight, model.v_proj_weight):  # uninitialised in the article
             torch.nn.init.xavier_uniform_(weight)
     tensors = dict(model.state_dict())
-    if name == "dygraph":  # an initialiser is handed to it, and ERNIE hands it this one
+    if name == "dygraph":  # the caller passes the initializer; this is ERNIE's
         for key, tensor in tensors.items():
             torch.nn.init.trunc_normal_(tensor, 1.0 if key.endswith("scale") else 0.0, 0.02)
     path = tmp_path_factory.mktemp("article") / "run.pt"
@@ -68,7 +68,7 @@ def article(name, size, article_code, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(name, article, article_code):
-    """A batch, what the article's code makes of it, by the name of the value, and the noise of each."""
+    """A batch, the results of the article's code by the name of the value, and the noise of each value."""
     model, checkpoint = article
     batch, expected = example(name, model, checkpoint.config, article_code.PAD)
     reference = Reference(checkpoint)
@@ -81,34 +81,34 @@ def task(name, article, article_code):
 
 
 def example(name, model, config, pad):
-    """Rows of three lengths, with padding: the article's masks take part."""
+    """A batch of three lengths with padding, so that masks matter, and the article's results for it."""
     generator = np.random.default_rng(0)
     valid = np.arange(11) < np.array([[11], [4], [7]])
     target_valid = np.arange(9) < np.array([[5], [9], [6]])
     if name == "dygraph":
         vectors = generator.normal(size=(3, 11, config.hidden_size)).astype(np.float32)
         with torch.no_grad():
-            found = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid)).numpy()
-        return inputs.encoder_batch(config, vectors, valid), {OUTPUT: np.where(valid[:, :, None], found, 0)}
+            output = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid)).numpy()
+        return inputs.encoder_batch(config, vectors, valid), {OUTPUT: np.where(valid[:, :, None], output, 0)}
     if name == "multihead":
         vectors = [generator.normal(size=(length, 3, config.hidden_size)).astype(np.float32) for length in (9, 11, 11)]
-        given = (torch.from_numpy(part).double() for part in vectors)
+        tensors = (torch.from_numpy(part).double() for part in vectors)
         with torch.no_grad():
-            found = model(*given, torch.from_numpy(~valid)).numpy().swapaxes(0, 1)
-        return inputs.attention_batch(config, *vectors, key_valid=valid, batch_first=False), {ATTENDED: found}
+            output = model(*tensors, torch.from_numpy(~valid)).numpy().swapaxes(0, 1)
+        return inputs.attention_batch(config, *vectors, key_valid=valid, batch_first=False), {ATTENDED: output}
     source = np.where(valid, generator.integers(pad + 1, config.source_vocabulary, valid.shape), pad)
     target = np.where(target_valid, generator.integers(pad + 1, config.target_vocabulary, target_valid.shape), pad)
     masks = () if name == "translation" else (torch.from_numpy(valid), torch.from_numpy(target_valid))
     with torch.no_grad():
-        found = model(torch.from_numpy(source), torch.from_numpy(target), *masks).numpy()
+        output = model(torch.from_numpy(source), torch.from_numpy(target), *masks).numpy()
     key = f"heads.{config.heads_on_top[0]}"
     return inputs.pair_batch(config, source, target, valid, target_valid), {
-        key: np.where(target_valid[:, :, None], found, 0)
+        key: np.where(target_valid[:, :, None], output, 0)
     }
 
 
 def test_the_reference_computes_what_the_article_computes(name, article, task):
-    """In float64, but for the table of positions, which the article rounds to float32."""
+    """Both run in float64, except for the position table, which is rounded to float32."""
     _, checkpoint = article
     batch, expected, noise = task
     truth = Reference(checkpoint).trace(batch, {})
@@ -121,14 +121,14 @@ def test_the_reference_computes_what_the_article_computes(name, article, task):
 def test_every_framework_computes_what_the_article_computes(framework, article, task):
     _, checkpoint = article
     batch, expected, noise = task
-    found = impls.build(framework, checkpoint).trace(batch)
+    values = impls.build(framework, checkpoint).trace(batch)
     for key, value in expected.items():
-        error, limit = np.abs(found[key] - value).max(), budget(noise[key], np.abs(value).max(), "float32")
+        error, limit = np.abs(values[key] - value).max(), budget(noise[key], np.abs(value).max(), "float32")
         assert error <= limit, f"{key}: {error / noise[key]:.2f} times the noise"
 
 
 def test_a_wrong_epsilon_is_noticed(framework, article, task):
-    """The guard itself: the same weights under an epsilon of 1e-3, or, without a norm, with half a mask."""
+    """The comparison fails for an epsilon of 1e-3 or, in a model without a norm, without the padding mask."""
     _, checkpoint = article
     batch, expected, noise = task
     config = replace(checkpoint.config, norm_eps=1e-3)
@@ -139,26 +139,26 @@ def test_a_wrong_epsilon_is_noticed(framework, article, task):
         assert np.abs(wrong[key] - value).max() > budget(noise[key], np.abs(value).max(), "float32")
 
 
-def test_attention_alone_is_that_of_torch(framework, size):
-    """Article 004 at its size, with both masks at once, weights included."""
+def test_attention_equals_torch_multihead_attention(framework, size):
+    """Both masks at once; output and averaged weights."""
     config = recipe("multihead" if size == "paper" else "multihead-tiny")
     torch.manual_seed(1)
-    theirs = torch.nn.MultiheadAttention(config.hidden_size, config.heads, bias=False, batch_first=True)
-    theirs.out_proj.bias = torch.nn.Parameter(torch.randn(config.hidden_size))
-    projections = theirs.in_proj_weight.detach().chunk(3)
+    torch_attention = torch.nn.MultiheadAttention(config.hidden_size, config.heads, bias=False, batch_first=True)
+    torch_attention.out_proj.bias = torch.nn.Parameter(torch.randn(config.hidden_size))
+    projections = torch_attention.in_proj_weight.detach().chunk(3)
     tensors = {
         f"attention.{part}.weight": weight.T.contiguous().numpy()
         for part, weight in zip(("query", "key", "value"), projections, strict=True)
     }
-    tensors["attention.output.weight"] = theirs.out_proj.weight.detach().T.contiguous().numpy()
-    tensors["attention.output.bias"] = theirs.out_proj.bias.detach().numpy()
+    tensors["attention.output.weight"] = torch_attention.out_proj.weight.detach().T.contiguous().numpy()
+    tensors["attention.output.bias"] = torch_attention.out_proj.bias.detach().numpy()
     checkpoint = impls.Checkpoint(config, tensors)
     generator = np.random.default_rng(2)
     query, key = (generator.normal(size=(3, n, config.hidden_size)).astype(np.float32) for n in (9, 11))
     key_valid = np.arange(11) < np.array([[11], [4], [7]])
     bias = np.where(np.tri(9, 11, 2), generator.normal(size=(9, 11)), -np.inf)
     with torch.no_grad():
-        output, averaged = theirs.double()(
+        output, averaged = torch_attention.double()(
             *(torch.from_numpy(part).double() for part in (query, key, key)),
             key_padding_mask=torch.from_numpy(np.where(key_valid, 0, -np.inf)),
             attn_mask=torch.from_numpy(bias),
@@ -167,7 +167,7 @@ def test_attention_alone_is_that_of_torch(framework, size):
     reference = Reference(checkpoint)
     truth = reference.trace(batch, {})
     runs = [reference.rounded_trace(batch, {}, seed) for seed in range(NOISE_RUNS)]
-    found = impls.build(framework, checkpoint).attend(query, key, key, key_valid=key_valid, bias=bias)
-    for name, ours, expected in zip((ATTENDED, AVERAGED), found, (output.numpy(), averaged.numpy()), strict=True):
+    results = impls.build(framework, checkpoint).attend(query, key, key, key_valid=key_valid, bias=bias)
+    for name, result, expected in zip((ATTENDED, AVERAGED), results, (output.numpy(), averaged.numpy()), strict=True):
         noise = max(np.abs(run[name] - truth[name]).max() for run in runs)
-        assert np.abs(ours - expected).max() <= budget(noise, np.abs(expected).max(), "float32"), name
+        assert np.abs(result - expected).max() <= budget(noise, np.abs(expected).max(), "float32"), name

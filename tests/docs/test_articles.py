@@ -1,7 +1,7 @@
-"""Against the models of two articles, written here after their text in plain PyTorch, on the same weights.
+"""Every framework computes what the text of two articles describes, on the same weights.
 
-Article 000 translates toy sentences, article 003 builds "Attention is all you need" step by step. Both in float64 too,
-where the noise is small enough for every epsilon to show.
+The models of article 000 (a toy translation) and article 003 ("Attention is all you need" step by step) are written
+here in plain PyTorch. They also run in float64, where the noise is small enough to show a wrong epsilon.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ PAD = 2
 
 
 class Layers:
-    """Layers of torch.nn that hold the weights of a checkpoint; linear ones are stored there as (in, out)."""
+    """Layers of torch.nn with the weights of a checkpoint, which stores linear weights as (in, out)."""
 
     def __init__(self, tensors, dtype):
         self.tensors = {name: torch.from_numpy(tensor.copy()).to(dtype) for name, tensor in tensors.items()}
@@ -50,7 +50,7 @@ class Layers:
 
 
 def attend(layers, path, heads, query, key, value, hidden, fill):
-    """Multi-head attention; ``hidden`` (B, 1 or T, S): True where a key may not be seen."""
+    """Multi-head attention. ``hidden`` (B, 1 or T, S) is True where a query may not attend."""
     rows, _, width = query.shape
 
     def split(x):
@@ -70,12 +70,12 @@ def feed_forward(layers, path, x):
 
 
 def after(length):
-    """(1, T, T): True where a key comes after its query."""
+    """Return (1, T, T), True where a key comes after its query."""
     return torch.ones(1, length, length, dtype=torch.bool).triu(1)
 
 
 def article_000(layers, source, target, dtype):
-    """Three layers and three, a norm before each sublayer alone, and padding known by its id."""
+    """Three layers each, a norm only before each sublayer, and padding recognised by its id."""
     places, dimensions = torch.arange(50.0, dtype=torch.float64), torch.arange(32.0, dtype=torch.float64)
     angle = places[:, None] / 10000 ** (dimensions / 32)
     table = torch.where(dimensions % 2 == 0, angle.sin(), angle.cos()).to(dtype)
@@ -84,7 +84,7 @@ def article_000(layers, source, target, dtype):
         return layers.embedding(f"{path}.token")(ids) + table[: ids.shape[1]]
 
     def attention_block(path, name, query, memory, hidden):
-        norm = layers.norm(f"{path}.pre_{name}.norm")  # one, of all three
+        norm = layers.norm(f"{path}.pre_{name}.norm")  # one norm for query, key and value
         key = value = norm(memory)
         attended = attend(layers, f"{path}.{name}", 4, norm(query), key, value, hidden, float("-inf"))
         return query + attended
@@ -106,7 +106,7 @@ def article_000(layers, source, target, dtype):
 
 
 def article_003(layers, source, target, source_padding, target_padding, dtype):
-    """At tiny sizes: 24 dimensions, 3 heads, two layers and two. A norm before each sublayer and after each stack."""
+    """Tiny sizes: 24 wide, 3 heads, two layers each. A norm before each sublayer and after each stack."""
     places, pairs = torch.arange(50.0, dtype=torch.float64), torch.arange(0, 24, 2, dtype=torch.float64)
     angle = places[:, None] * torch.exp(-(pairs / 24) * np.log(10000.0))
     table = torch.zeros(50, 24, dtype=torch.float64)
@@ -150,7 +150,7 @@ def article(request):
 
 @pytest.fixture
 def checkpoint(article, make_checkpoint):
-    """BERT's matrices, ten times as large: attention is sharp then, and not the mean of everything."""
+    """BERT's matrices times ten, so that attention is sharp and not a mean of everything."""
     made = make_checkpoint(replace(recipe(RECIPES[article]), initializer="bert"))
     tensors = {name: tensor * 10 if tensor.ndim == 2 else tensor for name, tensor in made.tensors.items()}
     return Checkpoint(made.config, tensors)
@@ -158,7 +158,7 @@ def checkpoint(article, make_checkpoint):
 
 @pytest.fixture
 def batch(checkpoint):
-    """Rows with padding in source and target. In article 000 it is known by its id, so no real token has that."""
+    """Rows with padding in source and target. Article 000 recognises padding by its id, which no real token has."""
     config, generator = checkpoint.config, np.random.default_rng(0)
 
     def rows(lengths, vocabulary):
@@ -178,7 +178,7 @@ def batch(checkpoint):
 
 
 def run_article(article, checkpoint, batch, dtype):
-    """What the article computes; zero at padding, as we have it."""
+    """Return what the article computes, with zeros at padding as in Triglot."""
     layers = Layers(checkpoint.tensors, DTYPES[dtype])
     source, target = torch.from_numpy(batch.source).long(), torch.from_numpy(batch.target).long()
     with torch.inference_mode():
@@ -191,7 +191,7 @@ def run_article(article, checkpoint, batch, dtype):
     return np.where(batch.target_valid[:, :, None], scores.numpy(), 0)
 
 
-def run_ours(framework, checkpoint, batch, dtype):
+def run_triglot(framework, checkpoint, batch, dtype):
     model = impls.build(framework, checkpoint, dtype=dtype)
     if checkpoint.config.pad_id == PAD:
         return model.forward(batch.source, batch.target)
@@ -199,27 +199,26 @@ def run_ours(framework, checkpoint, batch, dtype):
 
 
 def shares(values, checkpoint, batch, dtype):
-    """Of each value, its error in multiples of what a correct implementation may be off by."""
+    """Return the error of each value as a share of its budget."""
     check = Check("end_to_end", batch, "given")
     expectation = Reference(checkpoint, dtype).truth_of_check(check, {})
     name = f"heads.{checkpoint.config.heads_on_top[0]}"
     truth = expectation.values[name]
     limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
-    return {who: distance(value, truth, None) / limit for who, value in values.items()}
+    return {name: distance(value, truth, None) / limit for name, value in values.items()}
 
 
 def assert_within_noise(values, checkpoint, batch, dtype):
-    """``-O`` cannot remove it."""
-    for who, share in shares(values, checkpoint, batch, dtype).items():
+    for name, share in shares(values, checkpoint, batch, dtype).items():
         if not share <= 1:  # also true for NaN
-            raise AssertionError(f"{who}: {share:.3g} times the budget")
+            raise AssertionError(f"{name}: {share:.3g} times the budget")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_forward_is_what_the_article_computes(framework, article, checkpoint, batch, dtype):
+def test_forward_computes_what_the_article_describes(framework, article, checkpoint, batch, dtype):
     values = {
         article: run_article(article, checkpoint, batch, dtype),
-        framework: run_ours(framework, checkpoint, batch, dtype),
+        framework: run_triglot(framework, checkpoint, batch, dtype),
     }
     assert {value.shape for value in values.values()} == {(*batch.target.shape, checkpoint.config.target_vocabulary)}
     assert_within_noise(values, checkpoint, batch, dtype)
@@ -247,8 +246,8 @@ FAULTS = {
 def test_the_comparison_notices_every_fault(article, checkpoint, batch):
     for changes in FAULTS[article]:
         faulty = Checkpoint(replace(checkpoint.config, **changes), checkpoint.tensors)
-        values = {"the fault": run_ours("numpy", faulty, batch, "float64")}
-        assert shares(values, checkpoint, batch, "float64")["the fault"] > 1, changes
+        values = {"faulty": run_triglot("numpy", faulty, batch, "float64")}
+        assert shares(values, checkpoint, batch, "float64")["faulty"] > 1, changes
 
 
 def test_the_comparison_notices_one_wrong_value(article, checkpoint, batch):
@@ -263,8 +262,8 @@ def test_the_comparison_notices_one_wrong_value(article, checkpoint, batch):
 
 def test_the_comparison_notices_a_swapped_weight(article, checkpoint, batch):
     tensors = dict(checkpoint.tensors)
-    one, other = (f"decoder.layers.{i}.cross_attention.key.weight" for i in (0, 1))
-    tensors[one], tensors[other] = tensors[other], tensors[one]
+    first, second = (f"decoder.layers.{i}.cross_attention.key.weight" for i in (0, 1))
+    tensors[first], tensors[second] = tensors[second], tensors[first]
     value = run_article(article, Checkpoint(recipe(RECIPES[article]), tensors), batch, "float32")
     with pytest.raises(AssertionError, match="times the budget"):
         assert_within_noise({"swapped": value}, checkpoint, batch, "float32")

@@ -1,7 +1,8 @@
-"""The code of the five articles, written anew after their texts in PyTorch, mended where it cannot run or does nothing.
+"""The code of the five articles, rewritten from their texts in PyTorch and repaired where it cannot run.
 
-The attributes have the articles' names, ``layer_l`` and ``mhl`` with a letter l among them, so ``state_dict()`` is what
-a reader who trained the article's code has. Sizes are arguments where the articles hard-code them. No dropout.
+The attributes have the articles' names, including ``layer_l`` and ``mhl`` with a letter l, so ``state_dict()`` has the
+names that a reader gets who trains the article's code. Sizes that the articles hard-code are arguments. There is no
+dropout.
 """
 
 import math
@@ -13,12 +14,12 @@ PAD = 2
 
 
 def after(length):
-    """(1, length, length): True where a key comes after its query."""
+    """Return (1, length, length), True where a key comes after its query."""
     return torch.ones(1, length, length, dtype=torch.bool).triu(1)
 
 
 def attend(query, key, value, heads, hidden, fill):
-    """Scaled dot-product attention, (B, T, D); ``hidden`` (B, 1 or T, S): True where a key may not be seen, or None."""
+    """Scaled dot-product attention, (B, T, D). ``hidden`` (B, 1 or T, S) is True where a query may not attend, or None."""
     rows, _, width = query.shape
     query, key, value = (x.view(rows, -1, heads, width // heads).transpose(1, 2) for x in (query, key, value))
     score = query @ key.transpose(-2, -1) / math.sqrt(width // heads)
@@ -28,7 +29,7 @@ def attend(query, key, value, heads, hidden, fill):
 
 
 def position_table(length, width):
-    """In float32, dimensions 2i and 2i + 1 with one angle, as articles 002 and 003 compute it."""
+    """The float32 table of articles 002 and 003, with one angle for dimensions 2i and 2i + 1."""
     table = torch.zeros(length, width)
     position = torch.arange(0, length).unsqueeze(1)
     frequency = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
@@ -142,11 +143,11 @@ class Translation(nn.Module):
         return self.fc_out(self.decoder(x, self.embed_y(target), source_hidden, target_hidden))
 
 
-# Article 001, whose names are those of the parameters, in Paddle's layout (in, out)
+# Article 001, with the names of its parameters, in Paddle's layout (in, out)
 
 
 class Dygraph:
-    """Pre-norm encoder of embedded vectors; ``name`` is that of the encoder."""
+    """The pre-norm encoder, which reads vectors. ``name`` is the name of the encoder."""
 
     def __init__(self, config, name=""):
         self.config, self.name = config, name
@@ -295,7 +296,7 @@ class PositionalEncoding(nn.Module):
 
 
 class Prenorm(nn.Module):
-    """The article calls its decoder without an input of its own; here it has one."""
+    """The article calls its decoder without an input; this one has an input."""
 
     def __init__(self, config):
         super().__init__()
@@ -395,7 +396,7 @@ class DecoderBlock(nn.Module):
 
 
 class Stack003(nn.Module):
-    """The article leaves its ``Encoder`` and ``Decoder`` out: the layers, then one norm."""
+    """The ``Encoder`` and ``Decoder`` that the article does not show: the layers, then one norm."""
 
     def __init__(self, layers):
         super().__init__()
@@ -448,7 +449,7 @@ class Multihead(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, query, key, value, key_padding_mask):
-        """``query`` (T, B, D), ``key`` and ``value`` (S, B, D), ``key_padding_mask`` (B, S): True is not seen."""
+        """``query`` (T, B, D), ``key`` and ``value`` (S, B, D), ``key_padding_mask`` (B, S): True for padding."""
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         query, key, value = query @ self.q_proj_weight.T, key @ self.k_proj_weight.T, value @ self.v_proj_weight.T
         context = attend(query, key, value, self.heads, key_padding_mask[:, None], float("-inf"))
