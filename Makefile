@@ -5,6 +5,7 @@
 # make lint         run ruff and pyright
 # make format       fix what ruff can fix
 # make clean        remove .venv and everything that was built
+# make help         print this list
 #
 # Long proofs:
 # make fuzz         read a million damaged checkpoints
@@ -26,7 +27,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format clean fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
+.PHONY: parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -74,6 +75,9 @@ checkpoints: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf .venv build dist triglot.egg-info

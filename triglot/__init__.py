@@ -1,6 +1,6 @@
-"""One Transformer in PyTorch, PaddlePaddle and JAX/Flax, from the same weights, proven to compute the same thing.
+"""One Transformer in PyTorch, PaddlePaddle and JAX/Flax, with the same weights, proven to compute the same thing.
 
-Importing this imports no framework; each is loaded when it is first asked for.
+Importing this package imports no framework. Each framework is imported when it is first used.
 """
 
 from triglot.api import batch, build, check, frameworks, initialize, load, port, recipes, save

@@ -1,4 +1,4 @@
-"""``python -m triglot`` is the command ``triglot``."""
+"""``python -m triglot`` runs the command ``triglot``."""
 
 from triglot.cli import main
 

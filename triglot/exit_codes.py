@@ -1,4 +1,12 @@
-"""The exit codes of the command line. Every command ends with one of these."""
+"""The exit codes of the command line. Every command ends with one of these.
+
+| command | code | decided in |
+|---|---|---|
+| every command | ``FAILED`` for an error | ``cli.py`` |
+| ``parity`` | by the verdict | ``parity/report.py: EXIT_CODES`` |
+| ``bench`` | by the proofs, the timed cases and the regressions | ``commands/bench.py`` |
+| ``train`` | ``INTERRUPTED`` if Ctrl-C stopped it before the last step | ``commands/train.py`` |
+"""
 
 OK = 0  # the command did its work and found nothing wrong
 FOUND = 1  # it ran, and found a divergence or a regression

@@ -19,7 +19,7 @@ def after(length):
 
 
 def attend(query, key, value, heads, hidden, fill):
-    """Scaled dot-product attention, (B, T, D). ``hidden`` (B, 1 or T, S) is True where a query may not attend, or None."""
+    """Scaled dot-product attention, (B, T, D). ``hidden`` (B, 1 or T, S) is True where attention is hidden, or None."""
     rows, _, width = query.shape
     query, key, value = (x.view(rows, -1, heads, width // heads).transpose(1, 2) for x in (query, key, value))
     score = query @ key.transpose(-2, -1) / math.sqrt(width // heads)

@@ -8,13 +8,13 @@ import typer
 
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 
+# Typer takes choices as enumerations.
 Framework = StrEnum("Framework", FRAMEWORKS)
-
-
 Dtype = StrEnum("Dtype", DTYPES)
-
-
 Mode = StrEnum("Mode", MODES)
+Device = StrEnum("Device", DEVICES)
+
+CPU, EAGER, FLOAT32 = Device("cpu"), Mode("eager"), Dtype("float32")  # the defaults
 
 
 class Dialect(StrEnum):
@@ -27,10 +27,6 @@ class Dialect(StrEnum):
     article_prenorm = "article-prenorm"
     article_annotated = "article-annotated"
     article_multihead = "article-multihead"
-
-
-Device = StrEnum("Device", DEVICES)
-CPU, EAGER, FLOAT32 = Device("cpu"), Mode("eager"), Dtype("float32")  # the defaults
 
 
 ModelArgument = Annotated[
