@@ -1,6 +1,5 @@
 """Fixtures for all tests. A framework is a parameter of a test, never a loop; a missing framework is a failure."""
 
-import importlib.util
 import os
 import signal
 import sys
@@ -23,6 +22,8 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
+
+pytest.register_assert_rewrite("refusals")
 
 # The defaults, which CI uses. The long proofs ask for more.
 SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
@@ -89,17 +90,6 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("framework", _frameworks(metafunc.config))
     if "implementation" in metafunc.fixturenames:
         metafunc.parametrize("implementation", [*_frameworks(metafunc.config), impls.REFERENCE])
-
-
-@pytest.fixture(scope="session")
-def article_code():
-    """The module ``helpers/article_code.py``, which tests cannot import by name: the articles' own code, repaired."""
-    spec = importlib.util.spec_from_file_location("article_code", Path(__file__).parent / "helpers" / "article_code.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

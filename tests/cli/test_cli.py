@@ -212,7 +212,7 @@ def test_doctor_shows_versions_variables_and_frameworks(framework, monkeypatch):
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(arguments, pattern, tmp_path):
-    """The refusals of the commands themselves are in test_refusals.py."""
+    """The refusals of the commands themselves are in test_refused_*.py."""
     result = run(*arguments, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()

@@ -6,6 +6,7 @@ articles`` also runs it at the sizes of the recipes: for article 003, 512 wide, 
 
 from dataclasses import replace
 
+import article_code
 import numpy as np
 import pytest
 import torch
@@ -40,7 +41,7 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def article(name, size, article_code, tmp_path_factory):
+def article(name, size, tmp_path_factory):
     """The article's model in float64, with weights that it draws itself, and its state dict as a checkpoint."""
     config = recipe(name if size == "paper" else f"{name}-tiny")
     if name == "translation":
@@ -67,7 +68,7 @@ def article(name, size, article_code, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def task(name, article, article_code):
+def task(name, article):
     """A batch, the results of the article's code by the name of the value, and the noise of each value."""
     model, checkpoint = article
     batch, expected = example(name, model, checkpoint.config, article_code.PAD)
