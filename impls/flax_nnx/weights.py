@@ -1,6 +1,6 @@
-"""Between canonical weights and Flax NNX's parameters.
+"""Conversion between canonical weights and Flax NNX's parameters.
 
-The attribute paths are the canonical names, but for the last part: ``nnx.Linear`` calls its weight ``kernel`` and
+The attribute paths are the canonical names, except for the last part: ``nnx.Linear`` calls its weight ``kernel`` and
 ``nnx.Embed`` calls it ``embedding``. ``kernel`` is (in, out), as the canonical layout is.
 """
 
@@ -23,7 +23,7 @@ NATIVE = {"linear_weight": "kernel", "embedding": "embedding", "bias": "bias", "
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: Any) -> None:
-    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
+    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others."""
     native = to_native(checkpoint.config, checkpoint.tensors, device, dtype)
     nnx.update(transformer, as_state(nnx.state(transformer, nnx.Param), checkpoint.config, native))
     # An embedding casts its rows to the dtype that it was built with.
@@ -31,12 +31,12 @@ def load(transformer: Transformer, checkpoint: Checkpoint, device: Any, dtype: A
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
-    """The parameters by canonical name, in canonical layout."""
+    """Return the parameters by canonical name, in canonical layout."""
     return to_canonical(transformer.config, by_name(transformer.config, nnx.state(transformer, nnx.Param)))
 
 
 def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], device: Any, dtype: Any) -> dict[str, Array]:
-    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    """Convert one array for each parameter, by canonical name, to tensors in the native layout."""
     tensors: dict[str, Array] = {}
     for name in schema.parameters(config):
         tensors[name] = np2jax(arrays[name], device, dtype)
@@ -44,7 +44,7 @@ def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], device: Any
 
 
 def to_canonical(config: ModelConfig, tensors: Mapping[str, Array]) -> dict[str, np.ndarray]:
-    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    """Convert one tensor for each parameter, by name, to arrays in the canonical layout."""
     arrays: dict[str, np.ndarray] = {}
     for name in schema.parameters(config):
         arrays[name] = jax2np(tensors[name])
@@ -52,16 +52,16 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, Array]) -> dict[str,
 
 
 def by_name(config: ModelConfig, state: Any) -> dict[str, Array]:
-    """The values of a state of parameters by canonical name."""
+    """Return the values in a state of parameters, by canonical name."""
     flat = dict(nnx.to_flat_state(state))
     return {name: flat[_native_path(entry)].get_value() for name, entry in schema.parameters(config).items()}
 
 
 def as_state(like: Any, config: ModelConfig, tensors: Mapping[str, Array]) -> Any:
-    """The inverse: a state like the one given, with these values."""
+    """Return a state like ``like`` with these values: the inverse of ``by_name``."""
     state = dict(nnx.to_flat_state(like))
     paths = {_native_path(parameter): name for name, parameter in schema.parameters(config).items()}
-    # nnx.update would take a missing, an extra and a misshapen entry without a word.
+    # nnx.update would silently accept missing, extra and misshapen entries.
     assert state.keys() == paths.keys(), state.keys() ^ paths.keys()
     for path, name in paths.items():
         assert tensors[name].shape == state[path].shape, name
@@ -75,10 +75,10 @@ def _native_path(parameter: Parameter) -> tuple[str | int, ...]:
 
 
 def np2jax(array: np.ndarray, device: Any, dtype: Any) -> Array:
-    """An array of JAX with a copy: device_put may keep aligned memory, and who changed that would change the model."""
+    """Return a JAX array with a copy: device_put may share aligned memory, which could change later."""
     return jax.device_put(np.array(array, dtype), device)
 
 
 def jax2np(tensor: Array) -> np.ndarray:
-    """A copy as an array: JAX's own view is read-only."""
+    """Return a copy as an array: JAX's own view is read-only."""
     return np.array(tensor)

@@ -1,4 +1,4 @@
-"""Training: the loss and its derivative. The reference has no gradients, so it does not train; it checks who does.
+"""Training: the loss and its derivative. The reference has no backward pass; it checks the gradients of others.
 
 Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
@@ -16,14 +16,14 @@ from . import weights
 from .masks import log_softmax
 from .transformer import Transformer
 
-# So small that its square is nothing beside 1; only the imaginary part is read, so nothing cancels.
+# Its square vanishes beside 1. Only the imaginary part is read, so nothing cancels.
 STEP = 1e-30
 
 
 def cross_entropy(scores: ndarray, labels: ndarray) -> ndarray:
-    """The mean of -log p(label) over the labels that count, those that are not -1.
+    """Return the mean of -log p(label) over the labels that count, which are those that are not -1.
 
-    scores: (B, T, V), logits, or log-probabilities, which a log-softmax leaves as they are. labels: (B, T).
+    scores: (B, T, V), logits, or log-probabilities, which a log-softmax does not change. labels: (B, T).
     """
     counted = labels >= 0
     chosen = np.take_along_axis(log_softmax(scores), np.where(counted, labels, 0)[:, :, None], axis=-1)
@@ -31,7 +31,7 @@ def cross_entropy(scores: ndarray, labels: ndarray) -> ndarray:
 
 
 def distance(output: ndarray, teacher: ndarray, valid: ndarray) -> ndarray:
-    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+    """Return the mean squared difference over real tokens: the last layer's loss of TinyBERT (Jiao et al. 2020).
 
     output, teacher: (B, S, D). valid: bool (B, S).
     """
@@ -40,50 +40,50 @@ def distance(output: ndarray, teacher: ndarray, valid: ndarray) -> ndarray:
 
 
 def loss(
-    transformer: Transformer, given: Mapping[str, ndarray], dropout_masks: Mapping[str, ndarray]
+    transformer: Transformer, inputs: Mapping[str, ndarray], dropout_masks: Mapping[str, ndarray]
 ) -> tuple[ndarray, ndarray]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+    """Return the loss of a batch, and the number of labels with the highest score.
 
-    An encoder learns what a teacher gives, and has no labels.
+    inputs: the arrays of the batch by name. An encoder learns the vectors of a teacher, so its number is 0.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
-    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
+    source = inputs["source"], inputs["valid"], inputs.get("segment_ids"), inputs.get("task_ids")
+    output, heads = transformer(*source, inputs.get("target"), inputs.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
-        return distance(output, given["teacher"], given["valid"]), np.zeros((), np.int64)
+        return distance(output, inputs["teacher"], inputs["valid"]), np.zeros((), np.int64)
     (scores,) = heads.values()
-    return cross_entropy(scores, given["labels"]), (np.real(scores).argmax(axis=-1) == given["labels"]).sum()
+    return cross_entropy(scores, inputs["labels"]), (np.real(scores).argmax(axis=-1) == inputs["labels"]).sum()
 
 
 def derivative(
     transformer: Transformer,
-    given: Mapping[str, ndarray],
+    inputs: Mapping[str, ndarray],
     dropout_masks: Mapping[str, ndarray],
     direction: Mapping[str, ndarray],
 ) -> float:
-    """How fast the loss of a batch grows when the parameters move along ``direction``, exact to rounding.
+    """Return the derivative of the loss when the parameters move along ``direction``, exact to rounding.
 
-    By the complex step (Squire and Trapp 1998): the imaginary part of the loss at parameters + i * STEP * direction,
-    over STEP. The parameters that ``direction`` does not name stay.
+    This is the complex step (Squire and Trapp 1998): the imaginary part of the loss at parameters + i * STEP *
+    direction, divided by STEP. Parameters that ``direction`` does not name do not move.
     """
     with _moved(transformer, direction):
-        value, _ = loss(transformer, given, dropout_masks)
+        value, _ = loss(transformer, inputs, dropout_masks)
     return float(np.imag(value) / STEP)
 
 
 def gradients(
-    transformer: Transformer, given: Mapping[str, ndarray], dropout_masks: Mapping[str, ndarray]
+    transformer: Transformer, inputs: Mapping[str, ndarray], dropout_masks: Mapping[str, ndarray]
 ) -> tuple[ndarray, dict[str, ndarray]]:
-    """The loss of a batch, and its gradients by the name of the parameter: a forward pass for every single weight."""
-    value, _ = loss(transformer, given, dropout_masks)
-    found: dict[str, ndarray] = {}
+    """Return the loss of a batch, and its gradients by parameter name: one forward pass for every weight."""
+    value, _ = loss(transformer, inputs, dropout_masks)
+    gradients: dict[str, ndarray] = {}
     for name, parameter in schema.parameters(transformer.config).items():
-        found[name] = np.zeros(parameter.shape)
+        gradients[name] = np.zeros(parameter.shape)
         for index in np.ndindex(parameter.shape):
             direction = np.zeros(parameter.shape)
             direction[index] = 1.0
-            found[name][index] = derivative(transformer, given, dropout_masks, {name: direction})
-    return value, found
+            gradients[name][index] = derivative(transformer, inputs, dropout_masks, {name: direction})
+    return value, gradients
 
 
 @contextmanager

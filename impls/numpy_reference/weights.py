@@ -1,4 +1,4 @@
-"""Between canonical weights and the attributes of the reference.
+"""Conversion between canonical weights and the attributes of the reference.
 
 The attribute paths are the canonical names, and the layouts are the canonical ones.
 """
@@ -15,7 +15,7 @@ from .transformer import Transformer
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: np.dtype) -> None:
-    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
+    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others."""
     for name, array in to_native(checkpoint.config, checkpoint.tensors, dtype).items():
         module, attribute = place(transformer, name)
         assert getattr(module, attribute).shape == array.shape, name
@@ -23,13 +23,13 @@ def load(transformer: Transformer, checkpoint: Checkpoint, dtype: np.dtype) -> N
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
-    """The parameters by canonical name, in canonical layout."""
+    """Return the parameters by canonical name, in canonical layout."""
     names = schema.parameters(transformer.config)
     return to_canonical(transformer.config, {name: getattr(*place(transformer, name)) for name in names})
 
 
 def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    """Convert one array for each parameter, by canonical name, to tensors in the native layout."""
     tensors: dict[str, np.ndarray] = {}
     for name in schema.parameters(config):
         tensors[name] = np.asarray(arrays[name], dtype)
@@ -37,7 +37,7 @@ def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: np.d
 
 
 def to_canonical(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    """Convert one tensor for each parameter, by name, to arrays in the canonical layout."""
     arrays: dict[str, np.ndarray] = {}
     for name in schema.parameters(config):
         arrays[name] = tensors[name].copy()
@@ -45,7 +45,7 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> dict
 
 
 def place(transformer: Transformer, name: str) -> tuple[object, str]:
-    """The module that has the parameter ``name``, and what it calls it."""
+    """Return the module that has the parameter ``name``, and the name of its attribute."""
     *path, attribute = name.split(".")
     module: object = transformer
     for part in path:

@@ -1,4 +1,4 @@
-"""Greedy decoding: target tokens one after the other, the likeliest each time.
+"""Greedy decoding: target tokens one by one, the likeliest each time.
 
 Shapes: B batch, S source length, T target length, D hidden size, H heads, V target vocabulary.
 """
@@ -10,15 +10,15 @@ from . import masks
 from .decoder import Past
 from .transformer import Transformer
 
-# Of a layer: keys and values of the target so far, and those of the memory.
-Kept = tuple[Tensor, Tensor, Tensor, Tensor]
+# One layer's key-value cache: keys and values of the target so far, and those of the memory.
+LayerCache = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Generator(nn.Layer):
-    """Decodes with a transformer; the source says which tokens are ``valid``, (B, S) both.
+    """Decodes with a transformer. ``source`` and ``valid``: (B, S).
 
-    ``cached`` keeps the keys and values of each token; without it, the decoder reads the whole target anew for each
-    new token, as article 000 does.
+    ``cached``: use a key-value cache. Without it, the decoder reads the whole target again for each new token, as
+    article 000 does.
     """
 
     def __init__(self, transformer: Transformer) -> None:
@@ -26,19 +26,19 @@ class Generator(nn.Layer):
         self.transformer = transformer
 
     def compile(self) -> None:
-        """Compile what reads the embedded target; it is then traced once for every batch size and length."""
+        """Compile the decoder. It is traced once for each batch size and length."""
         self.decode = paddle.jit.to_static(self.decode, full_graph=True)
 
     def generate(self, source: Tensor, valid: Tensor, length: int, cached: bool) -> Tensor:
-        """Target ids (B, length): the start id, then what scores highest; after the end id, the pad id."""
+        """Return target ids (B, length): the start id, then the highest scores; pad ids after the end id."""
         start_id, end_id, pad_id = self.transformer.config.special_ids
         memory = self.transformer.encode(source, valid)
         target = paddle.full([len(source), length], pad_id, "int32")
         target[:, 0] = start_id
         finished = paddle.zeros([len(source)], dtype="bool")
-        kept = self.nothing_kept(memory, length) if cached else None
+        cache = self.empty_cache(memory, length) if cached else None
         for place in range(length - 1):
-            scores, kept = self.step(target, paddle.to_tensor(place), memory, valid, kept)
+            scores, cache = self.step(target, paddle.to_tensor(place), memory, valid, cache)
             likeliest = scores.argmax(axis=-1, dtype="int32")
             token = paddle.where(finished, paddle.full([], pad_id, "int32"), likeliest)
             target[:, place + 1] = token
@@ -48,22 +48,22 @@ class Generator(nn.Layer):
         return target
 
     def step(
-        self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, kept: list[Kept] | None
-    ) -> tuple[Tensor, list[Kept] | None]:
-        """The scores of the token after ``place``, (B, V), and what to keep. Padding is hidden, as in training.
+        self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, cache: list[LayerCache] | None
+    ) -> tuple[Tensor, list[LayerCache] | None]:
+        """Return the scores of the token after ``place``, (B, V), and the new cache. Padding is hidden, as in training.
 
-        target: (B, T), padding after ``place``. memory: (B, S, D). kept: None if nothing is kept.
+        target: (B, T), padding after ``place``. memory: (B, S, D). cache: None if there is none.
         """
         allowed = masks.padding(target != self.transformer.config.special_ids[2])
-        if kept is None:
+        if cache is None:
             x = self.transformer.embed_target(target)
             allowed = masks.combine(allowed, masks.causal(target.shape[1]))
         else:
             x = self.transformer.embed_target(paddle.index_select(target, place.reshape([1]), axis=1), place)
-        scores, kept = self.decode(x, allowed, memory, masks.padding(valid), kept, place)
-        if kept is None:
+        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, place)
+        if cache is None:
             return paddle.index_select(scores, place.reshape([1]), axis=1)[:, 0], None
-        return scores[:, 0], kept
+        return scores[:, 0], cache
 
     def decode(
         self,
@@ -71,23 +71,23 @@ class Generator(nn.Layer):
         allowed: Tensor,
         memory: Tensor,
         memory_allowed: Tensor,
-        kept: list[Kept] | None,
+        cache: list[LayerCache] | None,
         place: Tensor,
-    ) -> tuple[Tensor, list[Kept] | None]:
-        """The scores after each token of x (B, T, D), padding too: (B, T, V); and what to keep."""
-        pasts = None if kept is None else [Past(*tensors, place) for tensors in kept]
+    ) -> tuple[Tensor, list[LayerCache] | None]:
+        """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
+        pasts = None if cache is None else [Past(*tensors, place) for tensors in cache]
         x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
         (scores,) = self.transformer.heads(x, paddle.ones(x.shape[:2], dtype="bool"), None).values()
         if pasts is None:
             return scores, None
         return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
 
-    def nothing_kept(self, memory: Tensor, length: int) -> list[Kept]:
-        """What is kept of each layer before the first token: zeros for keys and values, and those of the memory."""
-        kept: list[Kept] = []
+    def empty_cache(self, memory: Tensor, length: int) -> list[LayerCache]:
+        """Return the cache before the first token: zeros for the target, and keys and values of the memory."""
+        cache: list[LayerCache] = []
         for layer in self.transformer.decoder.layers:
             keys, values = layer.project_memory(memory)
             shapes = [(*x.shape[:2], length, x.shape[3]) for x in (keys, values)]
-            no_keys, no_values = (paddle.zeros(shape, dtype=memory.dtype) for shape in shapes)
-            kept.append((no_keys, no_values, keys, values))
-        return kept
+            zero_keys, zero_values = (paddle.zeros(shape, dtype=memory.dtype) for shape in shapes)
+            cache.append((zero_keys, zero_values, keys, values))
+        return cache

@@ -1,4 +1,4 @@
-"""Training: the loss, its gradients, and Adam with a rate that falls in steps.
+"""Training: the loss, its gradients, and Adam with a learning rate that falls in steps.
 
 Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
@@ -17,14 +17,14 @@ from . import weights
 from .masks import log_softmax
 from .transformer import Transformer
 
-# The loss of a transformer in one of the modes of ``execution.py``: of a batch by name, and dropout masks by name.
+# ``loss`` bound to a transformer, in one of the modes of ``execution.py``.
 Loss = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean of -log p(label) over the labels that count, those that are not -1.
+    """Return the mean of -log p(label) over the labels that count, which are those that are not -1.
 
-    scores: (B, T, V), logits, or log-probabilities, which a log-softmax leaves as they are. labels: (B, T).
+    scores: (B, T, V), logits, or log-probabilities, which a log-softmax does not change. labels: (B, T).
     """
     counted = labels >= 0
     places = paddle.where(counted, labels, paddle.zeros_like(labels))[:, :, None]
@@ -34,7 +34,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def distance(output: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
-    """The mean squared difference over real tokens: the distillation of TinyBERT (Jiao et al. 2020), of the last layer.
+    """Return the mean squared difference over real tokens: the last layer's loss of TinyBERT (Jiao et al. 2020).
 
     output, teacher: (B, S, D). valid: bool (B, S).
     """
@@ -43,40 +43,42 @@ def distance(output: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
 
 
 def loss(
-    transformer: Transformer, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
+    transformer: Transformer, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The loss of a batch, and how many of the labels that count have the highest score. given: the batch by name.
+    """Return the loss of a batch, and the number of labels with the highest score.
 
-    An encoder learns what a teacher gives, and has no labels.
+    inputs: the arrays of the batch by name. An encoder learns the vectors of a teacher, so its number is 0.
     """
     probe = Probe(dropout_masks=dropout_masks)
-    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
-    output, heads = transformer(*source, given.get("target"), given.get("target_valid"), probe)
+    source = inputs["source"], inputs["valid"], inputs.get("segment_ids"), inputs.get("task_ids")
+    output, heads = transformer(*source, inputs.get("target"), inputs.get("target_valid"), probe)
     if transformer.config.kind == "encoder":
-        return distance(output, given["teacher"], given["valid"]), paddle.zeros([], dtype="int64")
+        return distance(output, inputs["teacher"], inputs["valid"]), paddle.zeros([], dtype="int64")
     (scores,) = heads.values()
-    return cross_entropy(scores, given["labels"]), (scores.argmax(axis=-1, dtype="int32") == given["labels"]).sum()
+    return cross_entropy(scores, inputs["labels"]), (scores.argmax(axis=-1, dtype="int32") == inputs["labels"]).sum()
 
 
 def gradients(
     transformer: Transformer,
     compute_loss: Loss,
-    given: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
     dropout_masks: Mapping[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch, and its gradients by the name of the parameter."""
+    """Return the loss of a batch, and its gradients by parameter name."""
     parameters = dict(transformer.named_parameters())
-    value, _ = compute_loss(given, dropout_masks)
-    # A head that the loss does not read has none.
-    found = paddle.grad(value, list(parameters.values()), allow_unused=True)
-    named = zip(parameters.items(), found, strict=True)
-    return value, {name: paddle.zeros_like(tensor) if one is None else one for (name, tensor), one in named}
+    value, _ = compute_loss(inputs, dropout_masks)
+    # Paddle returns None for a head that the loss does not read.
+    gradients = paddle.grad(value, list(parameters.values()), allow_unused=True)
+    pairs = zip(parameters.items(), gradients, strict=True)
+    return value, {
+        name: paddle.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs
+    }
 
 
 class Trainer:
-    """Adam (Kingma and Ba 2015) on every parameter, its rate multiplied by ``plan.decay`` every so many steps.
+    """Adam (Kingma and Ba 2015) on every parameter, with the learning rate that ``plan`` sets for each step.
 
-    Goes on where ``moments`` were left; None: begins.
+    ``moments``: those of the training to resume; None: start a new one.
     """
 
     def __init__(
@@ -90,40 +92,40 @@ class Trainer:
         if moments is not None:
             self._resume(plan, moments)
 
-    def step(self, given: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
-        """One step down the gradient of the loss of a batch."""
-        value, right = self.compute_loss(given, dropout_masks)
+    def step(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> Outcome:
+        """Take one step on a batch."""
+        value, correct = self.compute_loss(inputs, dropout_masks)
         self.optimizer.clear_grad()
         value.backward()
-        # Paddle numbers what it keeps of a parameter by process: in a guard of its own, each name is the first.
+        # Paddle numbers its names per process. Inside a guard, numbering starts again, so the names are known.
         with paddle.utils.unique_name.guard():
             self.optimizer.step()
         self.schedule.step()
         self.steps += 1
-        counted = (given["labels"] >= 0).sum() if "labels" in given else 0
-        return Outcome(float(value), int(right), int(counted))
+        counted = (inputs["labels"] >= 0).sum() if "labels" in inputs else 0
+        return Outcome(float(value), int(correct), int(counted))
 
     def moments(self) -> Moments:
-        """What Adam remembers."""
-        config, named = self.transformer.config, dict(self.transformer.named_parameters())
-        found = []
+        """Return the moments of Adam."""
+        config, parameters = self.transformer.config, dict(self.transformer.named_parameters())
+        moments = []
         for key in ("moment1", "moment2"):
             state = self.optimizer.state_dict() if self.steps else {}
-            nothing = {f"{tensor.name}_{key}_0": paddle.zeros_like(tensor) for tensor in named.values()}
-            kept = {name: (nothing | state)[f"{tensor.name}_{key}_0"] for name, tensor in named.items()}
-            found.append(weights.to_canonical(config, kept))
-        return Moments(self.steps, *found)
+            zeros = {f"{tensor.name}_{key}_0": paddle.zeros_like(tensor) for tensor in parameters.values()}
+            tensors = {name: (zeros | state)[f"{tensor.name}_{key}_0"] for name, tensor in parameters.items()}
+            moments.append(weights.to_canonical(config, tensors))
+        return Moments(self.steps, *moments)
 
     def _resume(self, plan: Plan, moments: Moments) -> None:
-        config, named = self.transformer.config, dict(self.transformer.named_parameters())
-        dtype = next(iter(named.values())).dtype
+        config, parameters = self.transformer.config, dict(self.transformer.named_parameters())
+        dtype = next(iter(parameters.values())).dtype
         first = weights.to_native(config, moments.first, dtype)
         second = weights.to_native(config, moments.second, dtype)
         state: dict[str, Any] = {}
-        for name, parameter in named.items():
+        for name, parameter in parameters.items():
             state |= {f"{parameter.name}_moment1_0": first[name], f"{parameter.name}_moment2_0": second[name]}
             for place, beta in enumerate(BETAS, start=1):
-                # What Paddle multiplies up from step to step.
+                # Paddle accumulates these powers step by step.
                 powers = np.full(moments.steps + 1, beta, weights.paddle2np(parameter).dtype)
                 power = np.multiply.accumulate(powers)[-1:]
                 state[f"{parameter.name}_beta{place}_pow_acc_0"] = paddle.to_tensor(power)

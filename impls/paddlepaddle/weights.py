@@ -1,4 +1,4 @@
-"""Between canonical weights and PaddlePaddle's parameters.
+"""Conversion between canonical weights and PaddlePaddle's parameters.
 
 The attribute paths are the canonical names, and ``nn.Linear`` stores (in, out), as the canonical layout does.
 """
@@ -18,7 +18,7 @@ from .transformer import Transformer
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:
-    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others."""
+    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others."""
     transformer.to(dtype=dtype)
     state = transformer.state_dict()
     native = to_native(checkpoint.config, checkpoint.tensors, dtype)
@@ -29,12 +29,12 @@ def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) 
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
-    """The parameters by canonical name, in canonical layout."""
+    """Return the parameters by canonical name, in canonical layout."""
     return to_canonical(transformer.config, transformer.state_dict())
 
 
 def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: paddle.dtype) -> dict[str, Tensor]:
-    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    """Convert one array for each parameter, by canonical name, to tensors in the native layout."""
     tensors: dict[str, Tensor] = {}
     for name in schema.parameters(config):
         tensors[name] = np2paddle(arrays[name]).astype(dtype)
@@ -42,7 +42,7 @@ def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: padd
 
 
 def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    """Convert one tensor for each parameter, by name, to arrays in the canonical layout."""
     arrays: dict[str, np.ndarray] = {}
     for name in schema.parameters(config):
         arrays[name] = paddle2np(tensors[name])
@@ -50,11 +50,11 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def np2paddle(array: np.ndarray) -> Tensor:
-    """A tensor with a copy of ``array``. Paddle takes uint16 for bfloat16."""
+    """Return a tensor with a copy of ``array``. Paddle expects bfloat16 as uint16."""
     return paddle.to_tensor(storable(array))
 
 
 def paddle2np(tensor: Tensor) -> np.ndarray:
-    """A copy as an array."""
+    """Return a copy as an array."""
     array = tensor.numpy()
     return array.view(BFLOAT16) if tensor.dtype == paddle.bfloat16 else array

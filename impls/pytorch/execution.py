@@ -1,7 +1,9 @@
-"""How a model is run: as it is written, or compiled.
+"""The programs of a model, run as they are written or compiled.
 
-"eager": operation by operation. "jit": compiled by the framework when it is first called; weights may change, and
-gradients flow. "compiled": compiled to be deployed, the fastest there is; the weights are part of it.
+"eager": operation by operation. "jit": compiled by the framework at the first call; weights may change, and gradients
+flow. "compiled": compiled for deployment, the fastest mode; the weights are compiled in.
+
+Every program takes the arrays of a batch by name (``Batch.arrays``).
 
 Shapes: B batch, S source length, T target length, D hidden size.
 """
@@ -21,43 +23,43 @@ from triglot.shared.model.probe import Probe
 from . import masks
 from .transformer import Transformer
 
-SHAPES = 64  # kinds of shape that a program is compiled for, before it is an error
+SHAPES = 64  # a program is compiled for at most this many shapes; one more is an error
 
 
-def encode(transformer: Transformer, given: Mapping[str, Tensor]) -> Tensor:
-    """The output of the encoder, (B, S, D). given: a batch by name."""
-    return transformer.encode(given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids"))
+def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the output of the encoder, (B, S, D)."""
+    return transformer.encode(inputs["source"], inputs["valid"], inputs.get("segment_ids"), inputs.get("task_ids"))
 
 
-def run(transformer: Transformer, given: Mapping[str, Tensor], probe: Probe | None = None) -> tuple[Tensor, Any]:
-    """Output and heads, or, of a model that is attention alone, output and averaged weights."""
+def run(transformer: Transformer, inputs: Mapping[str, Tensor], probe: Probe | None = None) -> tuple[Tensor, Any]:
+    """Return output and heads; for a model that is attention alone, output and averaged weights."""
     if transformer.config.kind == "attention":
-        allowed = masks.combine(masks.padding(given["valid"]), given["allowed"])
-        vectors = given["query"], given["key"], given["value"]
-        return transformer.attend(*vectors, allowed, given["bias"], probe)
-    source = given["source"], given["valid"], given.get("segment_ids"), given.get("task_ids")
-    return transformer(*source, given.get("target"), given.get("target_valid"), probe)
+        allowed = masks.combine(masks.padding(inputs["valid"]), inputs["allowed"])
+        vectors = inputs["query"], inputs["key"], inputs["value"]
+        return transformer.attend(*vectors, allowed, inputs["bias"], probe)
+    source = inputs["source"], inputs["valid"], inputs.get("segment_ids"), inputs.get("task_ids")
+    return transformer(*source, inputs.get("target"), inputs.get("target_valid"), probe)
 
 
 def trace(
-    transformer: Transformer, given: Mapping[str, Tensor], replacements: Mapping[str, Tensor]
+    transformer: Transformer, inputs: Mapping[str, Tensor], replacements: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Every named value; the model goes on with what replaces it."""
+    """Return every named value. The model continues with the replacement of a value, if there is one."""
     probe = Probe(replacements)
-    run(transformer, given, probe)
+    run(transformer, inputs, probe)
     return probe.record
 
 
 def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) -> Callable[..., Any]:
-    """``program`` with its first argument given: ``transformer``.
+    """Return ``program`` bound to ``transformer``, compiled if the mode says so.
 
     Raises:
-        FrameworkError: there is no compiler, or no such mode.
+        FrameworkError: the framework lacks a compiler, or this mode.
     """
     if mode == "eager":
         return partial(program, transformer)
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise FrameworkError(f"PyTorch: mode {mode!r} takes a C++ compiler; install g++, or choose mode 'eager'")
-    # Whole or not at all: a part that cannot be compiled, or a shape too many, would run eagerly without a word.
-    whole: dict[str, Any] = {"fullgraph": True, "isolate_recompiles": True, "recompile_limit": SHAPES}
-    return torch.compile(partial(program, transformer), options={"freezing": mode == "compiled"}, **whole)
+        raise FrameworkError(f"PyTorch: mode {mode!r} needs a C++ compiler; install g++, or choose mode 'eager'")
+    # Without these options, a part that cannot be compiled, or one shape too many, would silently run eagerly.
+    strict: dict[str, Any] = {"fullgraph": True, "isolate_recompiles": True, "recompile_limit": SHAPES}
+    return torch.compile(partial(program, transformer), options={"freezing": mode == "compiled"}, **strict)

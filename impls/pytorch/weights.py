@@ -1,4 +1,4 @@
-"""Between canonical weights and PyTorch's parameters.
+"""Conversion between canonical weights and PyTorch's parameters.
 
 The attribute paths are the canonical names. Only the layout differs: ``nn.Linear`` stores (out, in).
 """
@@ -20,49 +20,50 @@ from .transformer import Transformer
 
 
 class WithoutNoise(TorchFunctionMode):
-    """Inside, nothing is drawn from a normal distribution, so the parameters of an ``nn.Embedding`` stay as they are.
+    """A context in which nothing is drawn from a normal distribution, so ``nn.Embedding`` keeps its parameters.
 
-    For parameters that are but shapes: nobody reads such numbers, and drawing them imports PyTorch's compiler, 1.4 s.
+    It is for parameters on the meta device. They have no values, and drawing some would import PyTorch's compiler,
+    which takes 1.4 s.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
-        return given["tensor"] if func is nn.init.normal_ else func(*args, **given)
+        options = kwargs or {}
+        return options["tensor"] if func is nn.init.normal_ else func(*args, **options)
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, device: str, dtype: torch.dtype) -> None:
-    """Put the tensors of ``checkpoint`` in place of the parameters, strictly: all of them and no others.
+    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others.
 
-    On the CPU, and without a change of dtype, the parameters are views of the checkpoint's arrays.
+    On the CPU and in the dtype of the checkpoint, the parameters are views of its arrays.
     """
     state = to_native(checkpoint.config, checkpoint.tensors, device, dtype)
     transformer.load_state_dict(state, strict=True, assign=True)
 
 
 def export(transformer: Transformer) -> dict[str, np.ndarray]:
-    """The parameters by canonical name, in canonical layout."""
+    """Return the parameters by canonical name, in canonical layout."""
     return to_canonical(transformer.config, transformer.state_dict())
 
 
 def to_native(
     config: ModelConfig, arrays: Mapping[str, np.ndarray], device: str, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """One array for each parameter, by canonical name, as tensors in the layout of the parameters."""
+    """Convert one array for each parameter, by canonical name, to tensors in the native layout."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in schema.parameters(config).items():
         tensor = np2torch(arrays[name])
         tensor = tensor.T if parameter.role == "linear_weight" else tensor
         tensors[name] = tensor.to(device=device, dtype=dtype)
         if dtype == torch.float64:
-            # On a transposed view of few rows, the float64 product rounds ten times as coarsely.
+            # With a transposed view of few rows, PyTorch's float64 product rounds ten times as coarsely.
             tensors[name] = tensors[name].contiguous()
     return tensors
 
 
 def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """The inverse: one tensor for each parameter as arrays, in canonical layout."""
+    """Convert one tensor for each parameter, by name, to arrays in the canonical layout."""
     arrays: dict[str, np.ndarray] = {}
     for name, parameter in schema.parameters(config).items():
         tensor = tensors[name].T if parameter.role == "linear_weight" else tensors[name]
@@ -71,7 +72,7 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def np2torch(array: np.ndarray) -> Tensor:
-    """A tensor on the memory of ``array``; on a copy of one that is read-only, which PyTorch could not protect."""
+    """Return a tensor on the memory of ``array``; on a copy if that is read-only, which PyTorch does not respect."""
     array = array if array.flags.writeable else array.copy()
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
@@ -79,7 +80,7 @@ def np2torch(array: np.ndarray) -> Tensor:
 
 
 def torch2np(tensor: Tensor) -> np.ndarray:
-    """A copy as an array."""
+    """Return a copy as an array."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16).copy()

@@ -1,4 +1,4 @@
-"""Masks of dropout, drawn in NumPy: who is given them drops out the same numbers in every framework."""
+"""Dropout masks, drawn in NumPy, so that every framework drops the same numbers."""
 
 from collections.abc import Mapping
 
@@ -12,27 +12,29 @@ from triglot.shared.model.named_values import Dropout, dropouts
 
 
 def draw_dropout_masks(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> dict[str, Float32s]:
-    """For each dropout of ``config`` by name, what its value is multiplied with, of that value's shape.
+    """Draw a mask for each dropout of ``config``, by name, of the shape of the value that it multiplies.
 
-    0 for the share that is dropped, one over the share that stays for the rest, so that the mean stays what it was
-    ("Dropout", Srivastava et al. 2014, section 10, as every framework does it today).
+    A mask is 0 for the dropped share, and one over the remaining share elsewhere, which preserves the mean ("Dropout",
+    Srivastava et al. 2014, section 10; every framework does so).
     """
     sizes = _sizes(config, batch)
     return {name: _mask(dropout, sizes, generator) for name, dropout in dropouts(config).items()}
 
 
 def check_dropout_masks(config: ModelConfig, batch: Batch, masks: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The masks, if they are those of all dropouts of the model, of the shapes that the batch gives them; or none.
+    """Return the masks if there is one for each dropout of the model, of the shape that the batch implies; or none.
 
     Raises:
-        InputError: one is missing, unknown or misshapen, or holds something else than finite numbers.
+        InputError: a mask is missing, unknown or misshapen, or holds numbers that are not finite.
     """
     if not masks:
         return masks
     shapes = {name: _shape(dropout, _sizes(config, batch)) for name, dropout in dropouts(config).items()}
     if wrong := sorted(shapes.keys() ^ masks.keys()):
         kind = "unknown" if wrong[0] in masks else "missing"
-        raise InputError(f"dropout_masks: {wrong[0]} is {kind}; give a mask for each of shared.activations.dropouts")
+        raise InputError(
+            f"dropout_masks: {wrong[0]} is {kind}; pass one mask for each name in shared.model.named_values.dropouts"
+        )
     for name, shape in shapes.items():
         mask = masks[name]
         if mask.shape != shape or mask.dtype.kind != "f" or not np.isfinite(mask).all():

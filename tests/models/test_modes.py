@@ -158,6 +158,6 @@ def test_the_reference_is_never_compiled(make_checkpoint):
 def test_a_missing_compiler_is_said(make_checkpoint, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     for mode in COMPILED:
-        with pytest.raises(FrameworkError, match=f"^PyTorch: mode '{mode}' takes a C\\+\\+ compiler; install g\\+\\+"):
+        with pytest.raises(FrameworkError, match=rf"^PyTorch: mode '{mode}' needs a C\+\+ compiler; install g\+\+"):
             triglot.build("torch", make_checkpoint("bert-base-tiny"), mode=mode)
     triglot.build("torch", make_checkpoint("bert-base-tiny"))

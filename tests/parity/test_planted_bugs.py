@@ -152,7 +152,7 @@ BUGS = {
     "encode ignores the mask": everywhere(
         "api.encode",
         "execution.py",
-        {'encode(given["source"], given["valid"]': 'encode(given["source"], given["valid"] == given["valid"]'},
+        {'encode(inputs["source"], inputs["valid"]': 'encode(inputs["source"], inputs["valid"] == inputs["valid"]'},
     ),
     "pooler reads the last token": everywhere(
         "heads.pooler", "heads.py", {"self.pooler(x[:, 0])": "self.pooler(x[:, -1])"}
@@ -308,13 +308,13 @@ BUGS = {
     "key padding not masked": everywhere(
         "attention.weights",
         "execution.py",
-        {'masks.padding(given["valid"])': 'masks.padding(given["valid"] == given["valid"])'},
+        {'masks.padding(inputs["valid"])': 'masks.padding(inputs["valid"] == inputs["valid"])'},
         ATTENTION,
     ),
     "attention mask ignored": everywhere(
         "attention.weights",
         "execution.py",
-        {', given["allowed"])': ', given["allowed"] == given["allowed"])'},
+        {', inputs["allowed"])': ', inputs["allowed"] == inputs["allowed"])'},
         ATTENTION,
     ),
     "attend ignores the mask": everywhere(
