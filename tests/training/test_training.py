@@ -248,7 +248,7 @@ def test_moments_masks_and_formats_that_do_not_fit_are_refused(framework, make_c
     first = next(iter(masks))
     for changed, message in (
         ({"nonsense": np.zeros(1)}, "dropout_masks: .* is missing"),
-        ({**masks, "zz": np.zeros(1)}, "dropout_masks: zz is unknown; give a mask for each of"),
+        ({**masks, "zz": np.zeros(1)}, "dropout_masks: zz is unknown; pass one mask for each dropout"),
         ({**masks, first: masks[first][:1]}, r"dropout_masks: .* is float32 \(1, .*; expected finite numbers \(4, "),
         ({**masks, first: masks[first] * np.nan}, "expected finite numbers"),
     ):
