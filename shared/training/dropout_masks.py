@@ -32,9 +32,7 @@ def check_dropout_masks(config: ModelConfig, batch: Batch, masks: Mapping[str, A
     shapes = {name: _shape(dropout, _sizes(config, batch)) for name, dropout in dropouts(config).items()}
     if wrong := sorted(shapes.keys() ^ masks.keys()):
         kind = "unknown" if wrong[0] in masks else "missing"
-        raise InputError(
-            f"dropout_masks: {wrong[0]} is {kind}; pass one mask for each name in shared.model.named_values.dropouts"
-        )
+        raise InputError(f"dropout_masks: {wrong[0]} is {kind}; pass one mask for each dropout of the model")
     for name, shape in shapes.items():
         mask = masks[name]
         if mask.shape != shape or mask.dtype.kind != "f" or not np.isfinite(mask).all():
