@@ -32,6 +32,11 @@ class Model:
         self.backend = backend
         self._trainer: Any = None
 
+    @property
+    def transformer(self) -> Any:
+        """The framework's own module, whose layers can be used without this facade."""
+        return self.backend.transformer
+
     def encode(self, token_ids: Any, valid: Any = None, segment_ids: Any = None, task_ids: Any = None) -> Array:
         """Return the output of the encoder's last layer, (B, S, D), zero at padding tokens.
 
