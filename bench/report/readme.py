@@ -40,7 +40,8 @@ def short_table(found: Mapping[str, Any]) -> str:
     lines = [
         f"**{report.title(members[0])}**",
         "",
-        f"The {len(fastest)} fastest of {len(members)} arms, sorted by their time relative to the baseline, {baseline}:",
+        f"The {len(fastest)} fastest of {len(members)} arms, sorted by their time relative to the baseline, "
+        f"{baseline}:",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",
