@@ -47,7 +47,7 @@ audit: $(READY)
 	$(BIN)/pytest -n auto --seeds 20 --junitxml build/audit.xml tests/parity/test_planted_bugs.py tests/parity/test_false_alarms.py tests/models/test_awkward_models.py tests/models/test_modes.py
 
 articles: $(READY)
-	$(BIN)/pytest --paper-sizes tests/docs/test_article_outputs.py
+	$(BIN)/pytest --paper-sizes tests/docs/test_articles.py
 
 training: $(READY)
 	$(BIN)/pytest --training-steps 300 tests/training/test_training_runs.py
