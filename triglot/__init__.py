@@ -22,6 +22,7 @@ from triglot.shared.errors import (
 )
 from triglot.shared.inputs import Batch, taught, teacher_forcing
 from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.mask_formats import export_mask, import_mask
 from triglot.shared.training.plan import Plan
 from triglot.training import score, train, translation
 
@@ -46,7 +47,9 @@ __all__ = [
     "batch",
     "build",
     "check",
+    "export_mask",
     "frameworks",
+    "import_mask",
     "initialize",
     "load",
     "port",

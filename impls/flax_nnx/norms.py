@@ -1,13 +1,12 @@
 """Layer normalisation.
 
-Shapes: B batch, S or L length, D hidden size, C channels.
+Shapes: B batch, S length, D hidden size.
 """
 
 from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from triglot.shared.model.batch_norm import check_channels
 from triglot.shared.model.config import ModelConfig
 
 
@@ -47,44 +46,6 @@ class ScalarLayerNorm(nnx.Module):
         deviation = wide.std(axis=-1, ddof=1, keepdims=True)
         normalised = (wide - wide.mean(axis=-1, keepdims=True)) / (deviation + self.eps)
         return (normalised * self.scale + self.bias).astype(x.dtype)
-
-
-class BatchNorm1d(nnx.Module):
-    """Each channel to mean 0 and variance 1 over batch and length, then scaled and shifted (Ioffe and Szegedy 2015).
-
-    Article 000 shows it beside the layer norm; no model here uses it. x: (B, C, L) or (B, C).
-
-    In training the statistics are those of the batch, and the running ones move towards them: the old ones times
-    (1 - momentum), plus momentum times the new ones. In inference the running ones serve. PyTorch's convention in
-    every framework: the variance that normalises is the biased one, the running one learns from the unbiased one.
-
-    Raises:
-        InputError: see ``check_channels``.
-    """
-
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, *, rngs: nnx.Rngs) -> None:
-        self.eps = eps
-        self.momentum = momentum
-        self.use_running_average = False  # what train() and eval() set
-        self.scale = nnx.Param(jnp.ones(channels))
-        self.bias = nnx.Param(jnp.zeros(channels))
-        self.mean = nnx.BatchStat(jnp.zeros(channels))
-        self.variance = nnx.BatchStat(jnp.ones(channels))
-
-    def __call__(self, x: Array) -> Array:
-        # Written out: nnx.BatchNorm keeps the biased variance, and its momentum is the share of the old statistics.
-        check_channels(x.shape, len(self.scale), training=not self.use_running_average)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        values = wide.swapaxes(0, 1).reshape(x.shape[1], -1)  # (C, B * L)
-        mean, variance = self.mean[...], self.variance[...]
-        if not self.use_running_average:
-            mean, variance = values.mean(axis=1), values.var(axis=1)
-            unbiased = variance * (values.shape[1] / (values.shape[1] - 1))
-            self.mean[...] = (1 - self.momentum) * self.mean + self.momentum * mean
-            self.variance[...] = (1 - self.momentum) * self.variance + self.momentum * unbiased
-        normalised = (values - mean[:, None]) / jnp.sqrt(variance + self.eps)[:, None]
-        shifted = normalised * self.scale[:, None] + self.bias[:, None]
-        return shifted.reshape(x.shape[1], x.shape[0], *x.shape[2:]).swapaxes(0, 1).astype(x.dtype)
 
 
 NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

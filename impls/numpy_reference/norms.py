@@ -1,13 +1,12 @@
 """Layer normalisation.
 
-Shapes: B batch, S or L length, D hidden size, C channels.
+Shapes: B batch, S length, D hidden size.
 """
 
 import numpy as np
 from numpy import ndarray
 
 from triglot.impls import numpy_nn as nn
-from triglot.shared.model.batch_norm import check_channels
 from triglot.shared.model.config import ModelConfig
 
 
@@ -43,43 +42,6 @@ class ScalarLayerNorm:
         centred = x - nn.mean(x)
         deviation = np.sqrt(nn.mean(centred * centred) * (x.shape[-1] / (x.shape[-1] - 1)))
         return centred / (deviation + self.eps) * self.scale + self.bias
-
-
-class BatchNorm1d:
-    """Each channel to mean 0 and variance 1 over batch and length, then scaled and shifted (Ioffe and Szegedy 2015).
-
-    Article 000 shows it beside the layer norm; no model here uses it. x: (B, C, L) or (B, C).
-
-    In training the statistics are those of the batch, and the running ones move towards them: the old ones times
-    (1 - momentum), plus momentum times the new ones. In inference the running ones serve. PyTorch's convention in
-    every framework: the variance that normalises is the biased one, the running one learns from the unbiased one.
-
-    Raises:
-        InputError: see ``check_channels``.
-    """
-
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        self.eps = eps
-        self.momentum = momentum
-        self.training = True
-        self.scale = np.ones(channels)
-        self.bias = np.zeros(channels)
-        self.mean = np.zeros(channels)
-        self.variance = np.ones(channels)
-
-    def __call__(self, x: ndarray) -> ndarray:
-        check_channels(x.shape, len(self.scale), training=self.training)
-        values = x.swapaxes(0, 1).reshape(x.shape[1], -1)  # (C, B * L)
-        mean, variance = self.mean[:, None], self.variance[:, None]
-        if self.training:
-            mean = nn.mean(values)
-            variance = nn.mean((values - mean) * (values - mean))
-            unbiased = variance * (values.shape[1] / (values.shape[1] - 1))
-            self.mean = (1 - self.momentum) * self.mean + self.momentum * mean[:, 0]
-            self.variance = (1 - self.momentum) * self.variance + self.momentum * unbiased[:, 0]
-        normalised = (values - mean) / np.sqrt(variance + self.eps)
-        shifted = normalised * self.scale[:, None] + self.bias[:, None]
-        return shifted.reshape(x.shape[1], x.shape[0], *x.shape[2:]).swapaxes(0, 1)
 
 
 NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

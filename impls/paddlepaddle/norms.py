@@ -1,13 +1,12 @@
 """Layer normalisation.
 
-Shapes: B batch, S or L length, D hidden size, C channels.
+Shapes: B batch, S length, D hidden size.
 """
 
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
-from triglot.shared.model.batch_norm import check_channels
 from triglot.shared.model.config import ModelConfig
 
 
@@ -52,45 +51,6 @@ class ScalarLayerNorm(nn.Layer):
         deviation = paddle.sqrt((centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1))
         normalised = centred / (deviation + paddle.full([], self.eps, wide.dtype))
         return (normalised * self.scale + self.bias).astype(x.dtype)
-
-
-class BatchNorm1d(nn.Layer):
-    """Each channel to mean 0 and variance 1 over batch and length, then scaled and shifted (Ioffe and Szegedy 2015).
-
-    Article 000 shows it beside the layer norm; no model here uses it. x: (B, C, L) or (B, C).
-
-    In training the statistics are those of the batch, and the running ones move towards them: the old ones times
-    (1 - momentum), plus momentum times the new ones. In inference the running ones serve. PyTorch's convention in
-    every framework: the variance that normalises is the biased one, the running one learns from the unbiased one.
-
-    Raises:
-        InputError: see ``check_channels``.
-    """
-
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.eps = eps
-        self.momentum = momentum
-        self.scale = self.create_parameter([channels], default_initializer=nn.initializer.Constant(1.0))
-        self.bias = self.create_parameter([channels], default_initializer=nn.initializer.Constant(0.0))
-        self.register_buffer("mean", paddle.zeros([channels]))
-        self.register_buffer("variance", paddle.ones([channels]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        # Written out: the kernel keeps the biased variance, and its momentum is the share of the old statistics.
-        check_channels(tuple(x.shape), len(self.scale), training=self.training)
-        wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
-        values = paddle.moveaxis(wide, 0, 1).reshape([x.shape[1], -1])  # (C, B * L)
-        mean, variance = self.mean, self.variance
-        if self.training:
-            mean, variance = values.mean(axis=1), values.var(axis=1, unbiased=False)
-            with paddle.no_grad():
-                unbiased = variance * (values.shape[1] / (values.shape[1] - 1))
-                self.mean.set_value((1 - self.momentum) * self.mean + self.momentum * mean)
-                self.variance.set_value((1 - self.momentum) * self.variance + self.momentum * unbiased)
-        normalised = (values - mean[:, None]) / paddle.sqrt(variance + self.eps)[:, None]
-        shifted = normalised * self.scale[:, None] + self.bias[:, None]
-        return paddle.moveaxis(shifted.reshape([x.shape[1], x.shape[0], *x.shape[2:]]), 0, 1).astype(x.dtype)
 
 
 NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

@@ -1,13 +1,13 @@
-"""The masks of other code, to and from the canonical one: bool, True = may attend, four dimensions (``masks.py``).
+"""Masks of other libraries, converted to and from the canonical mask: bool (B, H, T, S), True = may attend.
 
-A mask has a dialect, what its values mean, and a layout, what its axes are. Neither shows: a square mask of True and
-False is as good upside down, and (T, S) as good as (B, S). So both are always said.
+A mask has a format, what its values mean, and a layout, what its axes mean. Neither can be recognised: a square bool
+mask is as plausible inverted, and a mask (T, S) could be a mask (B, S). So the caller always names both.
 
 Shapes: B batch, H heads, T target length, S source length.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from triglot.shared.arrays import Array, Bools
 from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import InputError
 
-MaskDialect = Literal[
-    "true_attends", "true_ignores", "one_attends", "add_infinity", "add_1e9", "add_1e4", "add_minimum"
-]
+MaskFormat = Literal["true_attends", "true_ignores", "one_attends", "add_infinity", "add_1e9", "add_1e4", "add_minimum"]
 MaskLayout = Literal["padding", "queries", "heads", "full"]
 
 LAYOUTS: dict[MaskLayout, str] = {
@@ -26,51 +24,52 @@ LAYOUTS: dict[MaskLayout, str] = {
     "heads": "(B * H, T, S)",
     "full": "(B or 1, H or 1, T or 1, S)",
 }
+_DIMENSIONS = {"padding": 2, "queries": 2, "heads": 3, "full": 4}
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """The two values of a dialect, and which dtypes hold them. ``hidden`` None: the least finite one of the dtype."""
+class Values:
+    """The two values of a format, and the dtypes that hold them. ``hidden`` None: the lowest finite number."""
 
     dtypes: Literal["bool", "integers", "floats"]
     attends: float
     hidden: float | None
 
 
-DIALECTS: dict[MaskDialect, Meaning] = {
-    "true_attends": Meaning("bool", True, False),
-    "true_ignores": Meaning("bool", False, True),
-    "one_attends": Meaning("integers", 1, 0),
-    "add_infinity": Meaning("floats", 0.0, -np.inf),
-    "add_1e9": Meaning("floats", 0.0, -1e9),
-    "add_1e4": Meaning("floats", 0.0, -1e4),
-    "add_minimum": Meaning("floats", 0.0, None),
+FORMATS: dict[MaskFormat, Values] = {
+    "true_attends": Values("bool", True, False),
+    "true_ignores": Values("bool", False, True),
+    "one_attends": Values("integers", 1, 0),
+    "add_infinity": Values("floats", 0.0, -np.inf),
+    "add_1e9": Values("floats", 0.0, -1e9),
+    "add_1e4": Values("floats", 0.0, -1e4),
+    "add_minimum": Values("floats", 0.0, None),
 }
 
 
-def from_dialect(mask: Array, dialect: MaskDialect, layout: MaskLayout, *, heads: int = 1) -> Bools:
-    """The canonical mask: (B, 1, 1, S) of "padding", (1, 1, T, S) of "queries", (B, H, T, S) of the other layouts.
+def import_mask(mask: Array, mask_format: MaskFormat, layout: MaskLayout, *, heads: int = 1) -> Bools:
+    """Return the canonical mask: (B, 1, 1, S) from "padding", (1, 1, T, S) from "queries", else (B, H, T, S).
 
-    ``heads`` splits the first axis of the layout "heads". The others need none, and with 1 it is (B, T, S).
+    ``heads`` splits the first axis of the layout "heads"; with 1 that layout is (B, T, S).
 
     Raises:
-        InputError: the dialect or the layout is unknown, or ``mask`` does not fit them: its dimensions, its dtype, or
-            a value that the dialect does not have, NaN among them.
+        InputError: the format or the layout is unknown, or ``mask`` does not fit them: its shape, its dtype, or a value
+            that the format does not have, such as NaN.
     """
-    meaning = _meaning(dialect)
+    values = _values(mask_format)
     _check_layout(layout)
     if not isinstance(mask, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"the mask is a {type(mask).__name__}; expected a NumPy array, so convert it")
-    if mask.ndim != {"padding": 2, "queries": 2, "heads": 3, "full": 4}[layout] or not mask.size:
+    if mask.ndim != _DIMENSIONS[layout] or not mask.size:
         raise InputError(f"the mask has shape {mask.shape}; expected {LAYOUTS[layout]} in the layout {layout!r}")
-    if _kind(mask.dtype) != meaning.dtypes:
-        raise InputError(f"the mask is {mask.dtype}; expected {meaning.dtypes} in the dialect {dialect!r}")
-    hidden = mask == _hidden(dialect, mask.dtype)
-    allowed = mask == meaning.attends
-    if not (known := hidden | allowed).all():
+    if _kind(mask.dtype) != values.dtypes:
+        raise InputError(f"the mask is {mask.dtype}; expected {values.dtypes} in the format {mask_format!r}")
+    hidden = _hidden(mask_format, mask.dtype)
+    allowed = mask == values.attends
+    if not (valid := (mask == hidden) | allowed).all():
         raise InputError(
-            f"the mask holds {mask[~known][0]}; expected {meaning.attends} or {_hidden(dialect, mask.dtype)} alone in "
-            f"the dialect {dialect!r}"
+            f"the mask holds {mask[~valid][0]}; expected only {values.attends} and {hidden} in the format "
+            f"{mask_format!r}"
         )
     if layout == "padding":
         return allowed[:, None, None, :]
@@ -83,25 +82,25 @@ def from_dialect(mask: Array, dialect: MaskDialect, layout: MaskLayout, *, heads
     return allowed
 
 
-def to_dialect(
+def export_mask(
     allowed: Bools,
-    dialect: MaskDialect,
+    mask_format: MaskFormat,
     layout: MaskLayout,
     *,
     shape: tuple[int, int, int, int] | None = None,
     dtype: str = "float32",
 ) -> Array:
-    """The canonical mask ``allowed`` in a dialect and a layout, a new array.
+    """Return the canonical mask ``allowed`` in a format and a layout, as a new array.
 
-    ``shape`` (B, H, T, S) is what the mask is first broadcast to, for code that does not broadcast itself; None leaves
-    it. ``dtype`` is that of the additive dialects; integers are int64.
+    ``shape`` (B, H, T, S): broadcast the mask to this first, for code that does not broadcast. ``dtype``: the dtype of
+    the additive formats; integers are int64.
 
     Raises:
-        InputError: the dialect or the layout is unknown; ``allowed`` is no bool of four dimensions, or does not
-            broadcast to ``shape``; the layout lacks an axis along which it differs; ``dtype`` is no float, or cannot
-            hold the value of the dialect.
+        InputError: the format or the layout is unknown; ``allowed`` is not bool with four dimensions, or does not
+            broadcast to ``shape``; the layout lacks an axis along which the mask differs; ``dtype`` is not a float
+            dtype, or cannot hold the value of the format.
     """
-    meaning = _meaning(dialect)
+    values = _values(mask_format)
     _check_layout(layout)
     if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.ndim != 4 or not allowed.size:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"the canonical mask is {_describe(allowed)}; expected bool (B, H, T, S), True = may attend")
@@ -110,25 +109,25 @@ def to_dialect(
     if shape is not None:
         allowed = _broadcast(allowed, shape)
     if layout == "padding":
-        allowed = _without((1, 2), allowed, layout)
+        allowed = _drop_axes((1, 2), allowed, layout)
     elif layout == "queries":
-        allowed = _without((0, 1), allowed, layout)
+        allowed = _drop_axes((0, 1), allowed, layout)
     elif layout == "heads":
         allowed = allowed.reshape(-1, *allowed.shape[2:])
-    formats = {"bool": np.dtype(np.bool_), "integers": np.dtype(np.int64), "floats": FLOATS[dtype]}
-    chosen = formats[meaning.dtypes]
-    return np.where(allowed, np.asarray(meaning.attends, chosen), _hidden(dialect, chosen))
+    dtypes = {"bool": np.dtype(np.bool_), "integers": np.dtype(np.int64), "floats": FLOATS[dtype]}
+    result_dtype = dtypes[values.dtypes]
+    return np.where(allowed, np.asarray(values.attends, result_dtype), _hidden(mask_format, result_dtype))
 
 
-def _meaning(dialect: MaskDialect) -> Meaning:
-    if dialect not in DIALECTS:
-        raise InputError(f"unknown dialect of masks {dialect!r}; expected one of {', '.join(DIALECTS)}")
-    return DIALECTS[dialect]
+def _values(mask_format: MaskFormat) -> Values:
+    if mask_format not in FORMATS:
+        raise InputError(f"unknown mask format {mask_format!r}; expected one of {', '.join(FORMATS)}")
+    return FORMATS[mask_format]
 
 
 def _check_layout(layout: MaskLayout) -> None:
     if layout not in LAYOUTS:
-        raise InputError(f"unknown layout of masks {layout!r}; expected one of {', '.join(get_args(MaskLayout))}")
+        raise InputError(f"unknown mask layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
@@ -139,15 +138,15 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "floats" if dtype in FLOATS.values() else "something else"
 
 
-def _hidden(dialect: MaskDialect, dtype: np.dtype[Any]) -> Array:
-    """What hides, as ``dtype`` holds it: -1e9 is no number of bfloat16, so its code rounds it as this does."""
-    hidden = DIALECTS[dialect].hidden
+def _hidden(mask_format: MaskFormat, dtype: np.dtype[Any]) -> Array:
+    """Return the hiding value as ``dtype`` holds it: bfloat16 has no -1e9, and rounds it as its users' code does."""
+    hidden = FORMATS[mask_format].hidden
     if hidden is None:
         return np.nextafter(np.asarray(-np.inf, dtype), np.asarray(0, dtype))
     with np.errstate(over="ignore"):
         value = np.asarray(hidden).astype(dtype)
     if np.isinf(value) and not np.isinf(hidden):
-        raise InputError(f"{dtype} cannot hold the {hidden} of the dialect {dialect!r}; choose another of the two")
+        raise InputError(f"{dtype} cannot hold {hidden} of the format {mask_format!r}; choose another dtype or format")
     return value
 
 
@@ -156,18 +155,18 @@ def _broadcast(allowed: Bools, shape: tuple[int, int, int, int]) -> Bools:
         return np.broadcast_to(allowed, shape)
     except ValueError as error:
         raise InputError(
-            f"the canonical mask {allowed.shape} does not broadcast to {shape}; give (B, H, T, S)"
+            f"the canonical mask {allowed.shape} does not broadcast to {shape}; pass (B, H, T, S)"
         ) from error
 
 
-def _without(axes: tuple[int, ...], allowed: Bools, layout: MaskLayout) -> Bools:
-    """Without the axes that the layout lacks; they may be longer than 1, if nothing differs along them."""
+def _drop_axes(axes: tuple[int, ...], allowed: Bools, layout: MaskLayout) -> Bools:
+    """Drop the axes that the layout lacks. They may be longer than 1 if nothing differs along them."""
     for axis in axes:
         if (allowed != allowed.take([0], axis)).any():
             name = ("batch", "heads", "queries")[axis]
             raise InputError(
-                f"the canonical mask {allowed.shape} differs along the {name}; the layout {layout!r}, "
-                f"{LAYOUTS[layout]}, cannot say so; choose another"
+                f"the canonical mask {allowed.shape} differs along the {name}, an axis that the layout {layout!r} "
+                f"{LAYOUTS[layout]} lacks; choose another layout"
             )
     return allowed[tuple(0 if axis in axes else slice(None) for axis in range(4))]
 

@@ -1,7 +1,7 @@
 """Canonical masks: boolean, True = may attend, broadcastable to (B, H, T, S).
 
 Every implementation builds these natively, in its own ``masks`` module; the parity check compares bit for bit.
-``mask_dialects`` translates the masks of other code.
+``mask_formats`` converts the masks of other libraries.
 """
 
 import numpy as np
