@@ -1,7 +1,6 @@
-"""Attention alone: against ``torch.nn.MultiheadAttention`` and article 004's own code, on the same weights."""
+"""Attention alone, compared with ``torch.nn.MultiheadAttention`` and article 004's code on the same weights."""
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +28,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @pytest.fixture
 def checkpoint(make_checkpoint):
-    """Weights that make the attention sharp, and biases that are not zero."""
+    """A checkpoint whose attention is sharp and whose biases are not zero."""
     made = make_checkpoint(CONFIG)
     return Checkpoint(CONFIG, {name: tensor * 2 for name, tensor in made.tensors.items()})
 
@@ -45,7 +44,7 @@ def bias_of(shape, seed=1):
 
 
 def with_infinities(shape):
-    """A bias that forbids about a third, but never the first key."""
+    """Return a bias that forbids about a third of the keys, but never the first."""
     bias = bias_of(shape)
     bias[np.random.default_rng(2).random(shape) < 1 / 3] = -np.inf
     bias[..., 0] = 0.5
@@ -57,8 +56,8 @@ SQUARE = TARGETS, SOURCES
 MASKS: dict[str, dict[str, Any]] = {
     "no mask": {},
     "key padding": {"key_valid": KEY_VALID},
-    "a bias for all": {"bias": bias_of(SQUARE)},
-    "a bias for each head of each row": {"bias": bias_of((ROWS * HEADS, *SQUARE))},
+    "one bias for all": {"bias": bias_of(SQUARE)},
+    "a bias for each head and row": {"bias": bias_of((ROWS * HEADS, *SQUARE))},
     "a bias of four dimensions": {"bias": bias_of((ROWS, HEADS, *SQUARE))},
     "minus infinity for all": {"bias": with_infinities(SQUARE)},
     "minus infinity for each head": {"bias": with_infinities((ROWS * HEADS, *SQUARE))},
@@ -74,9 +73,9 @@ def tensors_of(checkpoint, dtype):
 
 
 def torch_masks(masks, dtype):
-    """What PyTorch calls them: its padding mask is True where a key is ignored, its bias has at most three dimensions.
+    """Translate masks to PyTorch's arguments: its bias has at most three dimensions.
 
-    Both as floats: of a padding mask of truth values beside a bias of floats PyTorch thinks nothing good.
+    Both are floats, because PyTorch deprecates a boolean padding mask beside a float bias.
     """
     found = {}
     if "key_valid" in masks:
@@ -90,7 +89,7 @@ def torch_masks(masks, dtype):
 
 
 def torch_nn(checkpoint, given, masks, dtype):
-    """``torch.nn.MultiheadAttention`` on the weights of a checkpoint."""
+    """Compute with ``torch.nn.MultiheadAttention`` on the weights of a checkpoint."""
     tensors = tensors_of(checkpoint, dtype)
     module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=TORCH_DTYPES[dtype])
     packed = torch.cat([tensors[f"attention.{name}.weight"].T for name in ("query", "key", "value")])
@@ -103,13 +102,13 @@ def torch_nn(checkpoint, given, masks, dtype):
         }
     )
     parts = [torch.from_numpy(given[name]).to(TORCH_DTYPES[dtype]) for name in ("query", "key", "value")]
-    with torch.no_grad():  # with gradients off and no masks, and then alone, PyTorch would take its fast path
+    with torch.no_grad():  # in training mode, so that PyTorch does not take its fast path
         output, weights = module(*parts, **torch_masks(masks, dtype), need_weights=True, average_attn_weights=True)
     return output.numpy(), weights.numpy()
 
 
 def article_004(checkpoint, given, masks, dtype):
-    """The code of the article: lengths first, the bias added, then padding filled with minus infinity."""
+    """Compute with the code of the article: length first, bias added, padding filled with minus infinity."""
     tensors = tensors_of(checkpoint, dtype)
     query, key, value = (
         torch.from_numpy(given[n]).to(TORCH_DTYPES[dtype]).transpose(0, 1) for n in ("query", "key", "value")
@@ -138,14 +137,14 @@ def article_004(checkpoint, given, masks, dtype):
 PEERS = {"torch.nn": torch_nn, "article 004": article_004}
 
 
-def shares(values, checkpoint, given, masks, dtype):
-    """Of each output and its weights, the error in multiples of what a correct implementation may be off by.
+def strains(values, checkpoint, given, masks, dtype):
+    """Return the error of each output and its weights, in multiples of the parity budget.
 
-    That is a few roundings, on numbers of about 1: some 1e-6 in float32, some 1e-15 in float64.
+    The budget is a few roundings of numbers of about 1: some 1e-6 in float32, some 1e-15 in float64.
     """
     batch = inputs.attention_batch(checkpoint.config, **given, **masks)
     expectation = Reference(checkpoint, dtype).truth_of_check(Check("end_to_end", batch, "given"), {})
-    found = {}
+    relative_errors = {}
     for who, (output, weights) in values.items():
         for name, value in (("attention.output", output), ("averaged", weights)):
             truth = expectation.values[name]
@@ -153,21 +152,21 @@ def shares(values, checkpoint, given, masks, dtype):
             assert limit < {"float32": 1e-4, "float64": 1e-12}[dtype]
             assert value.dtype.name == dtype
             assert value.shape == truth.shape
-            found[f"{who}: {name}"] = distance(value, truth, None) / limit
-    return found
+            relative_errors[f"{who}: {name}"] = distance(value, truth, None) / limit
+    return relative_errors
 
 
 def assert_within_noise(values, checkpoint, given, masks, dtype):
-    """``-O`` cannot remove it."""
-    for what, share in shares(values, checkpoint, given, masks, dtype).items():
-        if not share <= 1:  # also true for NaN
-            raise AssertionError(f"{what}: {share:.3g} times the budget")
+    """Raise if a value is over its budget. Not an ``assert``, which ``-O`` would remove."""
+    for what, strain in strains(values, checkpoint, given, masks, dtype).items():
+        if not strain <= 1:  # also true for NaN
+            raise AssertionError(f"{what}: {strain:.3g} times the budget")
 
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
 @pytest.mark.parametrize("peer", PEERS)
 @pytest.mark.parametrize("masks", MASKS)
-def test_attend_is_what_the_peer_computes(implementation, peer, masks, dtype, checkpoint):
+def test_attend_agrees_with_the_peer(implementation, peer, masks, dtype, checkpoint):
     given, chosen = vectors(), MASKS[masks]
     values = {
         peer: PEERS[peer](checkpoint, given, chosen, dtype),
@@ -177,7 +176,7 @@ def test_attend_is_what_the_peer_computes(implementation, peer, masks, dtype, ch
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 7), (7, 1), (6, 6), (29, 37)])
-def test_any_lengths_up_to_the_longest(implementation, lengths, checkpoint):
+def test_lengths_up_to_the_maximum_agree_with_torch(implementation, lengths, checkpoint):
     given = vectors(*lengths)
     values = {
         "torch.nn": torch_nn(checkpoint, given, {}, "float64"),
@@ -186,24 +185,24 @@ def test_any_lengths_up_to_the_longest(implementation, lengths, checkpoint):
     assert_within_noise(values, checkpoint, given, {}, "float64")
 
 
-def test_the_comparison_notices_every_fault(checkpoint):
-    """The weights of a head in place of the mean, one mask of two, a wrong value, NaN."""
+def test_the_comparison_detects_faults(checkpoint):
+    """The faults: a missing mask, a wrong value, NaN, and summed instead of averaged weights."""
     given, masks = vectors(), MASKS["both"]
     output, weights = torch_nn(checkpoint, given, masks, "float64")
     for change in ({}, {"key_valid": masks["key_valid"]}, {"bias": masks["bias"]}):
-        wrong = {"the fault": torch_nn(checkpoint, given, change, "float64")}
-        assert min(shares(wrong, checkpoint, given, masks, "float64").values()) > 1, change
-    shifted, nothing = output.copy(), output.copy()
+        wrong = {"fault": torch_nn(checkpoint, given, change, "float64")}
+        assert min(strains(wrong, checkpoint, given, masks, "float64").values()) > 1, change
+    shifted, not_a_number = output.copy(), output.copy()
     shifted[0, 0, 0] += 1e-11
-    nothing[0, 0, 0] = np.nan
-    for wrong in ((shifted, weights), (nothing, weights), (output, weights * HEADS)):
+    not_a_number[0, 0, 0] = np.nan
+    for wrong in ((shifted, weights), (not_a_number, weights), (output, weights * HEADS)):
         with pytest.raises(AssertionError, match="times the budget"):
-            assert_within_noise({"the fault": wrong}, checkpoint, given, masks, "float64")
+            assert_within_noise({"fault": wrong}, checkpoint, given, masks, "float64")
 
 
 @pytest.mark.parametrize("name", ["torch.nn", "article 004"])
-def test_the_article_and_pytorch_put_the_length_first(implementation, name, checkpoint):
-    """With ``batch_first`` False vectors and output have the length first, as there; masks and weights do not."""
+def test_length_first_as_in_the_article_and_pytorch(implementation, name, checkpoint):
+    """With ``batch_first=False``, vectors and output have the length first. Masks and weights do not change."""
     given, masks = vectors(), MASKS["both"]
     model = impls.build(implementation, checkpoint, dtype="float64")
     swapped = {part: np.ascontiguousarray(vector.swapaxes(0, 1)) for part, vector in given.items()}
@@ -216,7 +215,7 @@ def test_the_article_and_pytorch_put_the_length_first(implementation, name, chec
     )
 
 
-def test_allowed_forbids_as_minus_infinity_does(implementation, checkpoint):
+def test_allowed_and_minus_infinity_forbid_alike(implementation, checkpoint):
     model, given = impls.build(implementation, checkpoint), vectors()
     bias = with_infinities((ROWS, HEADS, *SQUARE))
     apart = {"allowed": np.isfinite(bias), "bias": np.where(np.isfinite(bias), bias, np.float32(0))}
@@ -225,7 +224,7 @@ def test_allowed_forbids_as_minus_infinity_does(implementation, checkpoint):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, *SQUARE), (ROWS, 1, *SQUARE), (1, HEADS, *SQUARE)])
-def test_a_mask_serves_all_rows_or_all_heads(implementation, shape, checkpoint):
+def test_masks_broadcast_over_rows_and_heads(implementation, shape, checkpoint):
     model, given = impls.build(implementation, checkpoint), vectors()
     bias = with_infinities(shape)
     allowed = np.random.default_rng(3).random(shape) < 0.8
@@ -239,17 +238,17 @@ def test_a_mask_serves_all_rows_or_all_heads(implementation, shape, checkpoint):
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_weights_are_the_mean_of_those_of_the_heads(implementation, checkpoint):
+def test_weights_are_averaged_over_heads(implementation, checkpoint):
     model, given = impls.build(implementation, checkpoint, dtype="float64"), vectors()
     trace = model.trace(inputs.attention_batch(CONFIG, **given))
     output, weights = model.attend(**given)
     np.testing.assert_array_equal(output, trace["attention.output"])
-    # Three numbers below 1, summed and divided: three roundings.
+    # Three numbers below 1 are summed and divided: three roundings.
     np.testing.assert_allclose(weights, trace["attention.weights"].mean(axis=1), rtol=0, atol=3 * 2.0**-53)
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=0, atol=SOURCES * 4 * 2.0**-53)
 
 
-# Row 0 has no key at all, and query 2 of row 1 may attend to none of its own.
+# Row 0 has no real key, and query 2 of row 1 may attend to nothing.
 NOTHING = {
     "key_valid": np.array([[False] * SOURCES, *[[True] * SOURCES] * 3]),
     "bias": np.zeros((ROWS, 1, *SQUARE), np.float32),
@@ -266,11 +265,11 @@ MASKINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("masking", MASKINGS)
-def test_a_query_that_may_attend_to_nothing(implementation, masking, dtype, checkpoint):
-    """PyTorch gives NaN there. Excluded: weights 0 and the bias of the output. Filled: the mean of all values.
+def test_query_that_may_attend_to_nothing(implementation, masking, dtype, checkpoint):
+    """With "exclude" the weights are 0, with "fill" they are uniform. (PyTorch returns NaN.)
 
-    Added to: the value cancels, so it is as if nothing were forbidden, but that float32 has no digit of a score left
-    beside a value below -1e9.
+    With "add" the value cancels, as if nothing were forbidden. But next to a value below -1e9, float32 has no digits
+    left for the score, so the weights are uniform too.
     """
     if dtype in HALVES and implementation in ("paddle", "numpy"):
         with pytest.raises(triglot.FrameworkError, match=rf"no {dtype} on a CPU|dtype '{dtype}' is not supported"):
@@ -291,19 +290,19 @@ def test_a_query_that_may_attend_to_nothing(implementation, masking, dtype, chec
                 output[row, queries], np.broadcast_to(bias, output[row, queries].shape), rtol=unit
             )
         elif chosen["masking"] == "fill" or masking == "add the least":
-            # A softmax of equal numbers, a mean of three of them, and each is stored: a few roundings.
+            # A softmax of equal numbers and a mean of three of them: a few roundings.
             np.testing.assert_allclose(weights[row, queries], 1 / SOURCES, rtol=8 * unit)
         else:
             free = impls.build("numpy", Checkpoint(config, checkpoint.tensors)).attend(**given)[1][row, queries]
-            # A score of up to 30 keeps what 10,000 leaves of it, in float32 at least, and in 16 bits its own.
-            kept = max(1e4 * min(unit, 2.0**-24), 30 * unit)
-            np.testing.assert_allclose(weights[row, queries], free, rtol=0, atol=4 * kept)
+            # A score of up to 30 keeps the precision of 10,000 in float32, or its own precision in 16 bits.
+            precision = max(1e4 * min(unit, 2.0**-24), 30 * unit)
+            np.testing.assert_allclose(weights[row, queries], free, rtol=0, atol=4 * precision)
     assert (weights[2:].sum(axis=-1) > 0.9).all()
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_what_float16_cannot_hold_is_refused(framework, name, checkpoint):
-    """Silently, 100,000 would become infinity, or 65,504."""
+def test_vectors_too_large_for_float16_are_refused(framework, name, checkpoint):
+    """Otherwise 100,000 would silently become infinity, or 65,504."""
     if framework == "paddle":
         with pytest.raises(triglot.FrameworkError, match="no float16 on a CPU"):
             impls.build(framework, checkpoint, dtype="float16")
@@ -319,11 +318,11 @@ def test_what_float16_cannot_hold_is_refused(framework, name, checkpoint):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("masking", MASKINGS)
 @pytest.mark.parametrize("lowest", [LOWEST, -1e38, -1e308], ids=["float32", "1e38", "1e308"])
-def test_a_bias_as_low_as_it_can_be_is_never_nan(implementation, masking, lowest, dtype, checkpoint):
-    """The usual mask of transformers is the least number of a format, and it may stand beside a masking value as low.
+def test_lowest_bias_never_gives_nan(implementation, masking, lowest, dtype, checkpoint):
+    """The usual mask of transformers is a format's lowest number, possibly next to an equally low masking value.
 
-    Where a query has it for every key, no digit of a score is left, so its weights are all the same: but in float16,
-    whose least number, -65,504, leaves some in float32, where scores are added up.
+    A query that has it for every key keeps no digit of its scores, so its weights are uniform. Float16 is an exception:
+    scores are added in float32, where its lowest number, -65,504, leaves some digits.
     """
     if dtype in HALVES and implementation in ("paddle", "numpy"):
         with pytest.raises(triglot.FrameworkError, match=rf"no {dtype} on a CPU|dtype '{dtype}' is not supported"):
@@ -337,20 +336,20 @@ def test_a_bias_as_low_as_it_can_be_is_never_nan(implementation, masking, lowest
         output, weights = (value.astype(np.float64) for value in model.attend(**vectors(), **masks, bias=bias))
         assert np.isfinite(output).all()
         assert np.isfinite(weights).all()
-        # Paddle's softmax raises to the power of -64 what is further below.
+        # Paddle's softmax clips exponents at -64.
         np.testing.assert_allclose(weights[1:, 0, 0], 0, rtol=0, atol=np.exp(-63))
         if dtype != "float16":
             np.testing.assert_allclose(weights[1:, 1:], 1 / SOURCES, rtol=2.0**-7)
             continue
         free = impls.build("numpy", Checkpoint(config, checkpoint.tensors)).attend(**vectors(), **masks)[1]
-        kept = max(65504 * 2.0**-24, 30 * UNIT_ROUNDOFF[dtype])
-        np.testing.assert_allclose(weights[1:, 1:], free[1:, 1:], rtol=0, atol=4 * kept)
+        precision = max(65504 * 2.0**-24, 30 * UNIT_ROUNDOFF[dtype])
+        np.testing.assert_allclose(weights[1:, 1:], free[1:, 1:], rtol=0, atol=4 * precision)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["translation-tiny", "annotated-tiny", "prenorm-tiny"])
-def test_a_target_that_begins_with_padding_has_scores(framework, name, dtype, make_checkpoint):
-    """Its first queries see nothing at all: what is before them is padding, and what comes after them is hidden."""
+def test_target_that_begins_with_padding_has_finite_scores(framework, name, dtype, make_checkpoint):
+    """Its first queries may attend to nothing: they see only padding, and later tokens are hidden."""
     config = replace(recipe(name), pad_id=2)
     checkpoint = make_checkpoint(config)
     source, target = np.array([[3, 4, 5], [6, 7, 2]]), np.array([[2, 2, 9, 10], [0, 12, 2, 2]])
@@ -367,8 +366,8 @@ def test_a_target_that_begins_with_padding_has_scores(framework, name, dtype, ma
 
 
 @pytest.mark.parametrize("sizes", [{"key_size": 5}, {"value_size": 11}, {"key_size": 1, "value_size": 2, "heads": 7}])
-def test_key_and_value_sizes_are_free(framework, sizes, make_checkpoint, check_small):
-    """Sizes that PyTorch's module has not, so here the reference is the judge."""
+def test_other_key_and_value_sizes_pass_every_check(framework, sizes, make_checkpoint, check_small):
+    """PyTorch's module lacks these sizes, so the reference judges."""
     report = check_small(make_checkpoint(replace(CONFIG, **sizes)), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
     assert {row.name for row in report.rows} >= {"attention.output", "averaged", "api.attend", "api.attend.weights"}
@@ -392,145 +391,76 @@ def array(*shape, dtype="float32"):
     return np.ones(shape, dtype)
 
 
-MASK_SHAPES = "expected (5, 7), (12, 5, 7), or (4, 3, 5, 7), the first two sizes of which may be 1"
+MASK_SHAPES = r"expected \(5, 7\), \(12, 5, 7\), or \(4, 3, 5, 7\)"
+VECTORS = r"expected float32 or float64 \(B, T, 24\).*batch_first=False"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a flat query": (
-        {"query": array(5, 24)},
-        "query is float32 (5, 24); expected float32 or float64 (B, T, 24), or with the length first and "
-        "batch_first=False",
-    ),
-    "a key of another size": (
-        {"key": array(4, 7, 23)},
-        "key is float32 (4, 7, 23); expected float32 or float64 (B, T, 24), or with the length first and "
-        "batch_first=False",
-    ),
-    "values of integers": (
-        {"value": array(4, 7, 24, dtype="int64")},
-        "value is int64 (4, 7, 24); expected float32 or float64 (B, T, 24), or with the length first and "
-        "batch_first=False",
-    ),
-    "a query in half precision": (
-        {"query": array(4, 5, 24, dtype="float16")},
-        "query is float16 (4, 5, 24); expected float32 or float64 (B, T, 24), or with the length first and "
-        "batch_first=False",
-    ),
-    "a query that is NaN": (
-        {"query": array(4, 5, 24) * np.nan},
-        "query is not finite in float32; expected finite numbers",
-    ),
-    "an infinite key": ({"key": array(4, 7, 24) * np.inf}, "key is not finite in float32; expected finite numbers"),
-    "a value beyond float32": (
-        {"value": array(4, 7, 24, dtype="float64") * 1e39},
-        "value is not finite in float32; expected finite numbers",
-    ),
-    "no query": (
-        {"query": array(4, 0, 24)},
-        "query is empty, shape (4, 0, 24); give at least one row with one vector",
-    ),
-    "no rows": ({"key": array(0, 7, 24)}, "key is empty, shape (0, 7, 24); give at least one row with one vector"),
-    "a ragged query": (
-        {"query": [[[1.0]], [[1.0, 2.0]]]},
-        "query has rows of different lengths; pad them, and say which tokens are valid",
-    ),
-    "keys longer than values": (
-        {"key": array(4, 8, 24)},
-        "query, key and value are (4, 5, 24), (4, 8, 24) and (4, 7, 24), batch first; expected as many rows in each, "
-        "and keys as long as values",
-    ),
-    "a query of another batch": (
-        {"query": array(3, 5, 24)},
-        "query, key and value are (3, 5, 24), (4, 7, 24) and (4, 7, 24), batch first; expected as many rows in each, "
-        "and keys as long as values",
-    ),
-    "lengths first that were not said to be": (
+    "flat query": ({"query": array(5, 24)}, rf"query is float32 \(5, 24\); {VECTORS}"),
+    "key of another size": ({"key": array(4, 7, 23)}, rf"key is float32 \(4, 7, 23\); {VECTORS}"),
+    "integer values": ({"value": array(4, 7, 24, dtype="int64")}, rf"value is int64 .*; {VECTORS}"),
+    "float16 query": ({"query": array(4, 5, 24, dtype="float16")}, rf"query is float16 .*; {VECTORS}"),
+    "NaN query": ({"query": array(4, 5, 24) * np.nan}, "query is not finite"),
+    "infinite key": ({"key": array(4, 7, 24) * np.inf}, "key is not finite"),
+    "value beyond float32": ({"value": array(4, 7, 24, dtype="float64") * 1e39}, "value is not finite in float32"),
+    "no query": ({"query": array(4, 0, 24)}, r"query is empty.*at least one"),
+    "no rows": ({"key": array(0, 7, 24)}, r"key is empty.*at least one"),
+    "ragged query": ({"query": [[[1.0]], [[1.0, 2.0]]]}, r"query.*different lengths; pad"),
+    "keys longer than values": ({"key": array(4, 8, 24)}, r"query, key and value.*keys as long as values"),
+    "query of another batch": ({"query": array(3, 5, 24)}, r"query, key and value.*as many rows in each"),
+    "length first without batch_first=False": (
         {"query": array(5, 4, 24), "key": array(7, 4, 24), "value": array(7, 4, 24)},
-        "query, key and value are (5, 4, 24), (7, 4, 24) and (7, 4, 24), batch first; expected as many rows in each, "
-        "and keys as long as values",
+        r"query, key and value.*batch first; expected as many rows",
     ),
-    "a long query": (
-        {"query": array(4, 30, 24)},
-        "the query length 30 is over the maximum 29 of the model; cut it",
-    ),
-    "long keys": (
-        {"key": array(4, 38, 24), "value": array(4, 38, 24)},
-        "the key length 38 is over the maximum 37 of the model; cut it",
-    ),
-    "key validity of numbers": (
-        {"key_valid": array(4, 7)},
-        "key_valid is float32 (4, 7); expected bool (4, 7), True for real tokens",
-    ),
-    "key validity of the query": (
-        {"key_valid": array(4, 5, dtype="bool")},
-        "key_valid is bool (4, 5); expected bool (4, 7), True for real tokens",
-    ),
-    "a bias of truth values": (
-        {"bias": array(5, 7, dtype="bool")},
-        "bias is bool (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
-    ),
-    "a bias in half precision": (
-        {"bias": array(5, 7, dtype="float16")},
-        "bias is float16 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
-    ),
-    "a bias that is NaN": (
-        {"bias": array(5, 7) * np.nan},
-        "bias is float32 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
-    ),
-    "a bias of plus infinity": (
-        {"bias": array(5, 7) * np.inf},
-        "bias is float32 (1, 1, 5, 7); expected float32 or float64, finite or minus infinity",
-    ),
-    "a bias of one dimension": ({"bias": array(7)}, f"bias is float32 (7,); {MASK_SHAPES}"),
-    "a transposed bias": ({"bias": array(7, 5)}, f"bias is float32 (7, 5); {MASK_SHAPES}"),
-    "a bias for each row": ({"bias": array(4, 5, 7)}, f"bias is float32 (4, 5, 7); {MASK_SHAPES}"),
-    "a bias of two heads": ({"bias": array(4, 2, 5, 7)}, f"bias is float32 (4, 2, 5, 7); {MASK_SHAPES}"),
-    "a bias of five dimensions": ({"bias": array(1, 1, 1, 5, 7)}, f"bias is float32 (1, 1, 1, 5, 7); {MASK_SHAPES}"),
-    "allowed of numbers": (
-        {"allowed": array(5, 7)},
-        "allowed is float32 (1, 1, 5, 7); expected bool, True = may attend",
-    ),
-    "allowed for each row": (
-        {"allowed": array(4, 5, 7, dtype="bool")},
-        f"allowed is bool (4, 5, 7); {MASK_SHAPES}",
-    ),
+    "long query": ({"query": array(4, 30, 24)}, "query length 30 is over the maximum 29"),
+    "long keys": ({"key": array(4, 38, 24), "value": array(4, 38, 24)}, "key length 38 is over the maximum 37"),
+    "float key_valid": ({"key_valid": array(4, 7)}, r"key_valid is float32.*bool \(4, 7\)"),
+    "key_valid of the query": ({"key_valid": array(4, 5, dtype="bool")}, r"key_valid.*\(4, 5\).*bool \(4, 7\)"),
+    "bool bias": ({"bias": array(5, 7, dtype="bool")}, r"bias is bool.*expected float32 or float64"),
+    "float16 bias": ({"bias": array(5, 7, dtype="float16")}, r"bias is float16.*expected float32 or float64"),
+    "NaN bias": ({"bias": array(5, 7) * np.nan}, r"bias.*finite or minus infinity"),
+    "infinite bias": ({"bias": array(5, 7) * np.inf}, r"bias.*finite or minus infinity"),
+    "bias of one dimension": ({"bias": array(7)}, rf"bias is float32 \(7,\); {MASK_SHAPES}"),
+    "transposed bias": ({"bias": array(7, 5)}, rf"bias is float32 \(7, 5\); {MASK_SHAPES}"),
+    "bias for each row": ({"bias": array(4, 5, 7)}, rf"bias is float32 \(4, 5, 7\); {MASK_SHAPES}"),
+    "bias of two heads": ({"bias": array(4, 2, 5, 7)}, rf"bias is float32 \(4, 2, 5, 7\); {MASK_SHAPES}"),
+    "bias of five dimensions": ({"bias": array(1, 1, 1, 5, 7)}, rf"bias .*; {MASK_SHAPES}"),
+    "float allowed": ({"allowed": array(5, 7)}, r"allowed is float32.*expected bool"),
+    "allowed for each row": ({"allowed": array(4, 5, 7, dtype="bool")}, rf"allowed is bool \(4, 5, 7\); {MASK_SHAPES}"),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_does_not_fit_is_refused(kind):
+def test_input_that_does_not_fit_is_refused(kind):
     changes, message = REFUSED[kind]
-    with pytest.raises(triglot.InputError) as raised:
+    with pytest.raises(triglot.InputError, match=message):
         inputs.attention_batch(CONFIG, **{**vectors(), **changes})
-    assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("kind", ["a flat query", "a bias for each row", "keys longer than values"])
-def test_every_implementation_refuses_it_in_the_same_words(kind, implementation, checkpoint):
+@pytest.mark.parametrize("kind", ["flat query", "bias for each row", "keys longer than values"])
+def test_every_implementation_refuses_input_that_does_not_fit(kind, implementation, checkpoint):
     changes, message = REFUSED[kind]
-    with pytest.raises(triglot.InputError) as raised:
+    with pytest.raises(triglot.InputError, match=message):
         impls.build(implementation, checkpoint).attend(**{**vectors(), **changes})
-    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.encode([[1]]), "this model is attention alone, so there is nothing to encode; use attend"),
-        (lambda m: m.heads([[1]]), "this model is attention alone, so there is nothing to encode; use attend"),
-        (lambda m: m.forward([[1]], [[1]]), "this model has no decoder, so there is no forward; use attend"),
-        (lambda m: m.generate([[1]]), "this model has no decoder, so there is no forward; use attend"),
+        (lambda m: m.encode([[1]]), "nothing to encode; use attend"),
+        (lambda m: m.heads([[1]]), "nothing to encode; use attend"),
+        (lambda m: m.forward([[1]], [[1]]), "no decoder.*; use attend"),
+        (lambda m: m.generate([[1]]), "no decoder.*; use attend"),
     ],
 )
-def test_attention_alone_does_nothing_else(call, message, implementation, checkpoint):
+def test_attention_alone_refuses_the_other_methods(call, message, implementation, checkpoint):
     model = impls.build(implementation, checkpoint)
-    with pytest.raises(triglot.InputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(triglot.InputError, match=message):
         call(model)
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
-def test_other_models_do_not_attend(name, implementation, make_checkpoint):
+def test_other_models_refuse_attend(name, implementation, make_checkpoint):
     model = impls.build(implementation, make_checkpoint(name))
-    message = f"^this model is an {model.config.kind}, not attention alone; use encode, heads or forward$"
-    with pytest.raises(triglot.InputError, match=message):
+    with pytest.raises(triglot.InputError, match=rf"{model.config.kind}, not attention alone; use encode"):
         model.attend(**vectors())
 
 
@@ -566,7 +496,7 @@ def test_parity_refuses_inputs_of_another_model(command, workplace):
     assert "batch.npz holds token_ids; expected query, key, value, allowed, key_valid, bias" in complaint
 
 
-def test_a_checkpoint_is_saved_inspected_and_read_again(command, workplace, checkpoint):
+def test_checkpoint_is_saved_inspected_and_loaded(command, workplace, checkpoint):
     triglot.save(checkpoint, "model.npz")
     again = triglot.load("model.npz", verify="full")
     assert again.config == CONFIG
@@ -581,7 +511,7 @@ def test_a_checkpoint_is_saved_inspected_and_read_again(command, workplace, chec
     assert (workplace / "again.npz").read_bytes() == (workplace / "model.npz").read_bytes()
 
 
-def test_no_foreign_dialect_has_it(command, workplace, checkpoint):
+def test_foreign_dialects_refuse_attention(command, workplace, checkpoint):
     triglot.save(checkpoint, "model.npz")
     code, _, complaint = command("port", "model.npz", "folder", "--target-dialect", "huggingface")
     assert code == 2
