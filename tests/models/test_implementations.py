@@ -1,4 +1,4 @@
-"""Every implementation by itself: its weights, its API, its results at padding, its refusals."""
+"""Every implementation on its own: weights, methods, results at padding, refusals."""
 
 import importlib
 import os
@@ -35,7 +35,7 @@ def batch_of():
 
 
 @pytest.mark.parametrize("config", TINY.values(), ids=TINY)
-def test_weights_come_back_bit_for_bit(implementation, config, make_checkpoint):
+def test_weights_are_read_back_bit_for_bit(implementation, config, make_checkpoint):
     checkpoint = make_checkpoint(config)
     weights = impls.build(implementation, checkpoint, dtype="float32").weights()
     assert weights.keys() == checkpoint.tensors.keys()
@@ -46,26 +46,26 @@ def test_weights_come_back_bit_for_bit(implementation, config, make_checkpoint):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("config", TINY.values(), ids=TINY)
-def test_trace_shows_exactly_the_named_values_in_order(implementation, config, dtype, make_checkpoint, batch_of):
+def test_trace_returns_the_named_values_in_order(implementation, config, dtype, make_checkpoint, batch_of):
     checkpoint = make_checkpoint(config)
     trace = impls.build(implementation, checkpoint, dtype=dtype).trace(batch_of(checkpoint.config))
     assert list(trace) == list(activations.activations(checkpoint.config))
     assert {value.dtype.name for value in trace.values()} == {dtype}
 
 
-def test_replacements_are_handed_on(implementation, make_checkpoint, batch_of):
+def test_replacements_flow_through_the_model(implementation, make_checkpoint, batch_of):
     checkpoint = make_checkpoint("bert-base-tiny")
     model, batch = impls.build(implementation, checkpoint), batch_of(checkpoint.config)
     plain = model.trace(batch)
     name = "encoder.layers.0.post_attention.norm"
     replaced = model.trace(batch, {name: np.zeros_like(plain[name])})
-    np.testing.assert_array_equal(replaced[name], plain[name])  # what was computed is recorded
+    np.testing.assert_array_equal(replaced[name], plain[name])  # the record holds the computed value
     inner_bias = checkpoint.tensors["encoder.layers.0.feed_forward.inner.bias"]
     inner = replaced["encoder.layers.0.feed_forward.inner"]
     np.testing.assert_array_equal(inner, np.broadcast_to(inner_bias.astype(inner.dtype), inner.shape))
 
 
-def test_encode_and_heads_are_what_the_trace_shows(implementation, make_checkpoint, batch_of):
+def test_encode_and_heads_agree_with_trace(implementation, make_checkpoint, batch_of):
     checkpoint = make_checkpoint(PRE_TRAINING)
     model, batch = impls.build(implementation, checkpoint), batch_of(checkpoint.config)
     trace = model.trace(batch)
@@ -82,7 +82,7 @@ def test_encode_and_heads_are_what_the_trace_shows(implementation, make_checkpoi
     "masking",
     [{"masking": "exclude"}, {"masking": "fill", "masking_value": -1e9}, {"masking": "add", "masking_value": -1e4}],
 )
-def test_padding_changes_nothing_and_comes_out_zero(implementation, masking, make_checkpoint, batch_of):
+def test_padding_changes_nothing_and_returns_zero(implementation, masking, make_checkpoint, batch_of):
     config = replace(recipe("bert-base-tiny"), **masking)
     model = impls.build(implementation, make_checkpoint(config), dtype="float64")
     batch = batch_of(config, lengths=(9, 4))
@@ -91,7 +91,7 @@ def test_padding_changes_nothing_and_comes_out_zero(implementation, masking, mak
     np.testing.assert_array_equal(output[~batch.valid], 0)
     np.testing.assert_array_equal(output, model.encode(other, batch.valid))
     alone = model.encode(batch.source[1:, :4])
-    # The sums run over other lengths, so they may differ by their rounding: 1e-13 is 500 units in float64.
+    # Sums over other lengths round differently: 1e-13 is 500 units in float64.
     np.testing.assert_allclose(output[1:, :4], alone, rtol=0, atol=1e-13)
 
 
@@ -101,8 +101,8 @@ def test_valid_defaults_to_all_tokens(implementation, make_checkpoint, batch_of)
     np.testing.assert_array_equal(model.encode(batch.source), model.encode(batch.source, batch.valid))
 
 
-def test_query_with_nothing_to_attend_to_is_defined(implementation):
-    """Nothing to attend to: weight 0 under exclude, uniform under fill, never NaN."""
+def test_weights_of_a_query_that_may_attend_to_nothing(implementation):
+    """They are 0 with "exclude" and uniform with "fill", never NaN."""
     masks = importlib.import_module(f"triglot.impls.{impls.PACKAGES[implementation]}.masks")
     to_native, to_numpy = NATIVE[implementation]()
     scores = np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32)
@@ -117,7 +117,7 @@ def test_query_with_nothing_to_attend_to_is_defined(implementation):
         np.testing.assert_array_equal(to_numpy(weights), expected)
 
 
-def test_query_with_nothing_to_attend_to_under_add_sees_everything(implementation):
+def test_added_masking_value_cancels_if_nothing_is_allowed(implementation):
     masks = importlib.import_module(f"triglot.impls.{impls.PACKAGES[implementation]}.masks")
     to_native, to_numpy = NATIVE[implementation]()
     # Multiples of 1/8 below 8 survive the addition of -1e4 in float32 exactly.
@@ -127,7 +127,7 @@ def test_query_with_nothing_to_attend_to_under_add_sees_everything(implementatio
     weights = to_numpy(masks.masked_softmax(to_native(scores), to_native(allowed), None, config))
     exponentials = np.exp(scores.astype(np.float64))
     expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    # Four roundings of float32 on numbers below 1.
+    # Four roundings in float32 of numbers below 1.
     np.testing.assert_allclose(weights, expected, rtol=0, atol=4 * 2.0**-24)
 
 
@@ -162,7 +162,7 @@ NATIVE = {"torch": _torch, "paddle": _paddle, "jax": _jax, "numpy": lambda: (np.
         ({"token_ids": np.zeros((0, 4), int)}, "the batch is empty"),
     ],
 )
-def test_bad_input_is_refused_in_the_same_words_everywhere(implementation, arguments, message, make_checkpoint):
+def test_bad_input_is_refused_everywhere(implementation, arguments, message, make_checkpoint):
     model = impls.build(implementation, make_checkpoint("bert-base-tiny"))
     with pytest.raises(triglot.InputError, match=message):
         model.encode(**arguments)
@@ -171,15 +171,13 @@ def test_bad_input_is_refused_in_the_same_words_everywhere(implementation, argum
 
 
 def test_unknown_dtype_is_refused(implementation, make_checkpoint):
-    with pytest.raises(
-        triglot.FrameworkError, match="unknown dtype 'int8'; expected one of float32, float64, bfloat16, float16"
-    ):
+    with pytest.raises(triglot.FrameworkError, match=r"dtype 'int8'.*expected.*float32"):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), dtype="int8")
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_16_bits_run_where_their_kernels_are(framework, dtype, make_checkpoint, batch_of):
-    """The weights are what the dtype makes of them, and so is every value; a framework without kernels says so."""
+def test_16_bit_dtypes(framework, dtype, make_checkpoint, batch_of):
+    """Weights and values have the dtype. Paddle, which lacks the kernels on a CPU, refuses."""
     checkpoint = make_checkpoint(PRE_TRAINING)
     if framework == "paddle":
         with pytest.raises(triglot.FrameworkError, match=f"PaddlePaddle: no {dtype} on a CPU.*; choose"):
@@ -199,17 +197,15 @@ def test_16_bits_run_where_their_kernels_are(framework, dtype, make_checkpoint, 
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_the_reference_has_no_16_bits(dtype, make_checkpoint):
-    message = f"NumPy: dtype '{dtype}' is not supported; choose one of float32, float64"
-    with pytest.raises(triglot.FrameworkError, match=f"^{message}$"):
+def test_reference_refuses_16_bit_dtypes(dtype, make_checkpoint):
+    with pytest.raises(triglot.FrameworkError, match=rf"{dtype}.*float32, float64"):
         impls.build("numpy", make_checkpoint("bert-base-tiny"), dtype=dtype)
 
 
 def test_weights_too_large_for_float16_are_refused(framework, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     checkpoint.tensors["embeddings.token.weight"][1, 2] = 7e4
-    message = "embeddings.token.weight holds numbers that do not fit into float16; use dtype float32"
-    with pytest.raises(triglot.CheckpointError, match=f"^{message}$"):
+    with pytest.raises(triglot.CheckpointError, match=r"embeddings\.token\.weight.*float16"):
         impls.build(framework, checkpoint, dtype="float16")
 
 
@@ -228,33 +224,30 @@ def test_weights_stored_in_any_format_run_in_float32(implementation, stored, mak
 def test_weights_that_are_not_finite_are_refused(implementation, value, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     checkpoint.tensors["encoder.layers.1.attention.key.bias"][3] = value
-    message = (
-        "encoder.layers.1.attention.key.bias holds NaN or infinity; no model can compute with it, take a checkpoint"
-    )
-    with pytest.raises(triglot.CheckpointError, match=f"^{message}"):
+    with pytest.raises(triglot.CheckpointError, match=r"encoder\.layers\.1\.attention\.key\.bias.*NaN or inf"):
         impls.build(implementation, checkpoint)
 
 
 def test_unknown_mode_is_refused(implementation, make_checkpoint):
-    with pytest.raises(triglot.FrameworkError, match=r"^unknown mode 'turbo'; expected one of eager, jit, compiled$"):
+    with pytest.raises(triglot.FrameworkError, match=r"mode 'turbo'.*expected.*eager, jit, compiled"):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), mode="turbo")
 
 
 def test_missing_device_is_refused(implementation, make_checkpoint):
-    with pytest.raises(triglot.FrameworkError, match="no cuda device was found; choose device 'cpu'"):
+    with pytest.raises(triglot.FrameworkError, match=r"no cuda device.*'cpu'"):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), device="cuda")
 
 
-def test_float64_is_not_left_behind(framework, make_checkpoint):
-    """JAX has a global switch for float64; using it would change other models in the process."""
+def test_float64_models_do_not_change_other_models(framework, make_checkpoint):
+    """JAX has a global switch for float64, which must not be used."""
     checkpoint = make_checkpoint("bert-base-tiny")
     impls.build(framework, checkpoint, dtype="float64").encode([[1, 2]])
     assert impls.build(framework, checkpoint).encode([[1, 2]]).dtype == np.float32
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that have computed nothing yet")
-def test_the_first_call_in_a_process_has_all_its_digits():
-    """Of PyTorch on two threads: without the line in ``impls/pytorch``, 3 of 100 processes had a wrong first tanh."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs to fork processes that have not computed anything")
+def test_first_call_of_pytorch_in_a_process_is_exact():
+    """Without the workaround in ``impls/pytorch``, 3 of 100 processes with two threads had a wrong first tanh."""
     code = """
 import os
 import numpy as np
@@ -265,8 +258,8 @@ wrong = 0
 for _ in range(200):
     if not (child := os.fork()):
         torch.set_num_threads(2)
-        found = torch.tanh(torch.from_numpy(x.astype(np.float32))).numpy()
-        os._exit(int(np.abs(found - np.tanh(x.astype(np.float32))).max() > 1e-6))
+        values = torch.tanh(torch.from_numpy(x.astype(np.float32))).numpy()
+        os._exit(int(np.abs(values - np.tanh(x.astype(np.float32))).max() > 1e-6))
     wrong += os.waitpid(child, 0)[1] != 0
 print(wrong)
 """
@@ -274,8 +267,8 @@ print(wrong)
     assert result.stdout == "0\n"
 
 
-def test_an_eager_model_of_pytorch_does_without_its_compiler():
-    """To import it takes 1.4 s, and drawing the numbers of an embedding that is but a shape does."""
+def test_eager_pytorch_does_not_import_its_compiler():
+    """The import takes 1.4 s. Initializing an ``nn.Embedding`` on the meta device would trigger it."""
     code = """
 import sys
 import triglot

@@ -1,4 +1,4 @@
-"""Model inputs: what is completed, what is refused and in which words, random batches and batches of real text."""
+"""Batches: defaults, refusals, random batches, files and real text."""
 
 import importlib.util
 import re
@@ -30,7 +30,7 @@ def tokenizer_file():
     return Path(package.origin).parent / "model" / "tokenizer.json"
 
 
-def test_what_is_left_out_is_completed():
+def test_defaults_of_an_encoder_batch():
     batch = inputs.encoder_batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
     for array, expected in (
         (batch.source, np.array([[1, 2, 3], [4, 5, 6]], np.int32)),
@@ -92,7 +92,7 @@ def test_arguments_are_not_changed():
     ],
     ids=["encoder", "encoder-decoder", "training", "distillation", "attention"],
 )
-def test_a_batch_is_rebuilt_from_its_arrays(batch):
+def test_batch_is_rebuilt_from_its_arrays(batch):
     arrays = batch.arrays()
     assert "valid" in arrays
     for name, array in arrays.items():
@@ -115,8 +115,8 @@ def test_segment_and_task_ids_are_none_exactly_when_the_model_has_none():
         assert (batch.segment_ids is not None, batch.task_ids is not None) == (segments, tasks)
 
 
-def test_what_a_pair_leaves_out_is_completed():
-    """In this model the id 2 is padding; in the other one none is."""
+def test_defaults_of_a_pair_batch():
+    """The first model pads with the id 2, the second has no pad id."""
     source, target = [[3, 2, 2], [4, 5, 2]], [[0, 2], [1, 3]]
     batch = inputs.pair_batch(TRANSLATION, source, target)
     valid, target_valid = [[True, False, False], [True, True, False]], [[True, False], [True, True]]
@@ -131,42 +131,41 @@ def test_what_a_pair_leaves_out_is_completed():
     unpadded = inputs.pair_batch(recipe("annotated-tiny"), source, target)
     assert unpadded.valid.all()
     assert unpadded.target_valid.all()
-    given = inputs.pair_batch(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
-    assert given.valid.all()
-    assert given.target_valid.all()
+    explicit = inputs.pair_batch(TRANSLATION, source, target, np.ones((2, 3), np.bool_), np.ones((2, 2), np.bool_))
+    assert explicit.valid.all()
+    assert explicit.target_valid.all()
 
 
-def test_the_longest_pair_and_its_last_ids_are_accepted():
+def test_longest_pair_with_the_last_ids_is_accepted():
     batch = inputs.pair_batch(TRANSLATION, [[38] * 19], [[40] * 23])
     assert (batch.source.shape, batch.target.shape) == ((1, 19), (1, 23))
 
 
-def test_a_target_may_be_all_padding_but_not_a_source():
+def test_target_but_not_source_may_be_all_padding():
     assert not inputs.pair_batch(TRANSLATION, [[3]], [[2, 2]]).target_valid.any()
-    with pytest.raises(InputError, match=r"^row 1 of source_valid has no real token; leave that row out$"):
+    with pytest.raises(InputError, match=r"row 1 of source_valid has no real token"):
         inputs.pair_batch(TRANSLATION, [[3, 2], [2, 2]], [[3], [3]])
 
 
-def test_a_pair_is_read_from_a_file_and_completed(tmp_path):
+def test_pair_is_read_from_a_file(tmp_path):
     path, source, target = tmp_path / "inputs.npz", np.array([[3, 4], [5, 2]]), np.array([[0, 7, 2], [0, 8, 9]])
     np.savez(path, source_ids=source, target_ids=target)
-    found, expected = read_batch(TRANSLATION, path), inputs.pair_batch(TRANSLATION, source, target)
+    batch, expected = read_batch(TRANSLATION, path), inputs.pair_batch(TRANSLATION, source, target)
     for name, array in expected.arrays().items():
-        np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+        np.testing.assert_array_equal(batch.arrays()[name], array, err_msg=name)
     np.savez(path, source_ids=source, target_ids=target, source_valid=source > 3, target_valid=target != 7)
-    found = read_batch(TRANSLATION, path)
-    np.testing.assert_array_equal(found.valid, source > 3)
-    np.testing.assert_array_equal(found.target_valid, target != 7)
-    names = "source_ids, target_ids, source_valid, target_valid"
+    batch: Any = read_batch(TRANSLATION, path)
+    np.testing.assert_array_equal(batch.valid, source > 3)
+    np.testing.assert_array_equal(batch.target_valid, target != 7)
     np.savez(path, source_ids=source)
-    with pytest.raises(InputError, match=f"^{re.escape(str(path))} lacks target_ids; expected {names}$"):
+    with pytest.raises(InputError, match=r"lacks target_ids; expected source_ids, target_ids"):
         read_batch(TRANSLATION, path)
     np.savez(path, token_ids=source)
-    with pytest.raises(InputError, match=f"^{re.escape(str(path))} holds token_ids; expected {names}$"):
+    with pytest.raises(InputError, match=r"holds token_ids; expected source_ids, target_ids"):
         read_batch(TRANSLATION, path)
 
 
-def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
+def test_random_pairs_differ_in_length_and_are_padded():
     for batch in random_batches(TRANSLATION, 3, 4, 0):
         lengths, target_lengths = batch.valid.sum(axis=1), batch.target_valid.sum(axis=1)
         assert target_lengths.min() >= 1
@@ -176,7 +175,7 @@ def test_random_pairs_have_targets_of_other_lengths_and_the_pad_id_at_padding():
         assert inputs.check_batch(TRANSLATION, batch).arrays().keys() == batch.arrays().keys()
 
 
-def test_a_batch_of_another_kind_is_refused():
+def test_batch_of_another_kind_is_refused():
     batch = inputs.encoder_batch(TRANSLATION, [[3, 4]])
     with pytest.raises(InputError, match=r"EncoderBatch; expected PairBatch.* encoder_decoder"):
         inputs.check_batch(TRANSLATION, batch)
@@ -186,7 +185,7 @@ def test_a_batch_of_another_kind_is_refused():
         inputs.check_batch(BERT, [[1, 2]])
 
 
-def test_a_batch_is_checked_again_only_for_another_model():
+def test_batch_is_checked_again_only_for_another_model():
     batch = inputs.encoder_batch(BERT, [[1, 2, 100]])
     assert inputs.check_batch(BERT, batch) is batch
     without_segments = inputs.check_batch(replace(BERT, segments=0), batch)
@@ -201,48 +200,36 @@ def test_a_batch_is_checked_again_only_for_another_model():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"token_ids": [1, 2]}, "token_ids is int64 (2,); expected integers (B, S)"),
-        ({"token_ids": [[[1, 2]]]}, "token_ids is int64 (1, 1, 2); expected integers (B, S)"),
-        ({"token_ids": [[1.0, 2.0]]}, "token_ids is float64 (1, 2); expected integers (B, S)"),
-        ({"token_ids": [[True, False]]}, "token_ids is bool (1, 2); expected integers (B, S)"),
-        ({"token_ids": [["a", "b"]]}, "token_ids is <U1 (1, 2); expected integers (B, S)"),
-        ({"token_ids": [[2**70, 1]]}, "token_ids is object (1, 2); expected integers (B, S)"),
-        (
-            {"token_ids": np.zeros((0, 3), int)},
-            "the batch is empty, shape (0, 3); give at least one row with one token",
-        ),
-        (
-            {"token_ids": np.zeros((2, 0), int)},
-            "the batch is empty, shape (2, 0); give at least one row with one token",
-        ),
-        ({"token_ids": [[1] * 38]}, "the length 38 is over the maximum 37 of the model; cut the input"),
-        (
-            {"token_ids": [[0, -1]]},
-            "token_ids holds -1; expected ids from 0 to 100, check that the tokenizer belongs to the model",
-        ),
-        (
-            {"token_ids": [[101, 0]]},
-            "token_ids holds 101; expected ids from 0 to 100, check that the tokenizer belongs to the model",
-        ),
-        ({"token_ids": [[2**32 + 1, 0]]}, "token_ids holds 4294967297; expected ids from 0 to 100,"),
-        ({"valid": [[1, 1]]}, "valid is int64 (1, 2); expected bool (1, 2), True for real tokens"),
-        ({"valid": [[1.0, 0.0]]}, "valid is float64 (1, 2); expected bool (1, 2), True for real tokens"),
-        ({"valid": [True, True]}, "valid is bool (2,); expected bool (1, 2), True for real tokens"),
-        ({"valid": [[True]]}, "valid is bool (1, 1); expected bool (1, 2), True for real tokens"),
+        ({"token_ids": [1, 2]}, r"token_ids is int64 \(2,\); expected integers \(B, S\)"),
+        ({"token_ids": [[[1, 2]]]}, r"token_ids is int64 \(1, 1, 2\); expected integers"),
+        ({"token_ids": [[1.0, 2.0]]}, r"token_ids is float64.*expected integers"),
+        ({"token_ids": [[True, False]]}, r"token_ids is bool.*expected integers"),
+        ({"token_ids": [["a", "b"]]}, r"token_ids is <U1.*expected integers"),
+        ({"token_ids": [[2**70, 1]]}, r"token_ids is object.*expected integers"),
+        ({"token_ids": np.zeros((0, 3), int)}, r"batch is empty, shape \(0, 3\).*at least one"),
+        ({"token_ids": np.zeros((2, 0), int)}, r"batch is empty, shape \(2, 0\).*at least one"),
+        ({"token_ids": [[1] * 38]}, "length 38 is over the maximum 37"),
+        ({"token_ids": [[0, -1]]}, r"token_ids holds -1; expected ids from 0 to 100.*tokenizer"),
+        ({"token_ids": [[101, 0]]}, r"token_ids holds 101; expected ids from 0 to 100.*tokenizer"),
+        ({"token_ids": [[2**32 + 1, 0]]}, "token_ids holds 4294967297; expected ids from 0 to 100"),
+        ({"valid": [[1, 1]]}, r"valid is int64.*expected bool \(1, 2\), True for real tokens"),
+        ({"valid": [[1.0, 0.0]]}, r"valid is float64.*expected bool"),
+        ({"valid": [True, True]}, r"valid is bool \(2,\); expected bool \(1, 2\)"),
+        ({"valid": [[True]]}, r"valid is bool \(1, 1\); expected bool \(1, 2\)"),
         (
             {"token_ids": [[1, 2], [3, 4]], "valid": [[True, False], [False, False]]},
-            "row 1 of valid has no real token; leave that row out",
+            "row 1 of valid has no real token; leave",
         ),
-        ({"task_ids": [[0, 0]]}, "task_ids was given, but this model has none; leave it out"),
-        ({"segment_ids": [[0, 1, 0]]}, "segment_ids is int64 (1, 3); expected integers (1, 2)"),
-        ({"segment_ids": [0, 1]}, "segment_ids is int64 (2,); expected integers (1, 2)"),
-        ({"segment_ids": [[0.0, 1.0]]}, "segment_ids is float64 (1, 2); expected integers (1, 2)"),
-        ({"segment_ids": [[0, 2]]}, "segment_ids holds 2; expected ids from 0 to 1,"),
-        ({"segment_ids": [[-3, 0]]}, "segment_ids holds -3; expected ids from 0 to 1,"),
+        ({"task_ids": [[0, 0]]}, r"task_ids.*this model has none; leave it out"),
+        ({"segment_ids": [[0, 1, 0]]}, r"segment_ids is int64 \(1, 3\); expected integers \(1, 2\)"),
+        ({"segment_ids": [0, 1]}, r"segment_ids is int64 \(2,\); expected integers \(1, 2\)"),
+        ({"segment_ids": [[0.0, 1.0]]}, r"segment_ids is float64.*expected integers"),
+        ({"segment_ids": [[0, 2]]}, "segment_ids holds 2; expected ids from 0 to 1"),
+        ({"segment_ids": [[-3, 0]]}, "segment_ids holds -3; expected ids from 0 to 1"),
     ],
 )
 def test_input_that_does_not_fit_is_refused(changes, message):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+    with pytest.raises(InputError, match=message):
         inputs.encoder_batch(BERT, **{"token_ids": [[1, 2]], **changes})
 
 
@@ -258,7 +245,7 @@ def test_segment_ids_are_refused_by_a_model_without_segments():
         inputs.encoder_batch(replace(BERT, segments=0), [[1, 2]], segment_ids=[[0, 0]])
 
 
-def test_the_longest_input_and_the_last_id_are_accepted():
+def test_longest_input_with_the_last_id_is_accepted():
     batch = inputs.encoder_batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
     assert batch.source.shape == (1, 37)
 
@@ -266,43 +253,31 @@ def test_the_longest_input_and_the_last_id_are_accepted():
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (
-            np.zeros((2, 3), np.float32),
-            "the embedded input is float32 (2, 3); expected float32 or float64 (B, S, 24), ",
-        ),
-        (np.zeros((2, 3, 23), np.float32), "the embedded input is float32 (2, 3, 23); expected float32 or float64 "),
-        (np.zeros((2, 3, 24), np.float16), "the embedded input is float16 (2, 3, 24); expected float32 or float64 "),
-        (np.zeros((2, 3, 24), np.int64), "the embedded input is int64 (2, 3, 24); expected float32 or float64 "),
-        (
-            np.zeros((2, 0, 24), np.float32),
-            "the batch is empty, shape (2, 0, 24); give at least one row with one token",
-        ),
-        (np.zeros((1, 38, 24), np.float32), "the length 38 is over the maximum 37 of the model; cut the input"),
-        (
-            np.full((1, 2, 24), np.nan),
-            "the embedded input is not finite in float32; expected finite numbers",
-        ),
-        (
-            np.full((1, 2, 24), -np.inf, np.float32),
-            "the embedded input is not finite in float32; expected finite numbers",
-        ),
+        (np.zeros((2, 3), np.float32), r"float32 \(2, 3\); expected float32 or float64 \(B, S, 24\)"),
+        (np.zeros((2, 3, 23), np.float32), r"float32 \(2, 3, 23\); expected float32 or float64"),
+        (np.zeros((2, 3, 24), np.float16), r"float16.*expected float32 or float64"),
+        (np.zeros((2, 3, 24), np.int64), r"int64.*expected float32 or float64"),
+        (np.zeros((2, 0, 24), np.float32), r"batch is empty, shape \(2, 0, 24\)"),
+        (np.zeros((1, 38, 24), np.float32), "length 38 is over the maximum 37"),
+        (np.full((1, 2, 24), np.nan), "not finite"),
+        (np.full((1, 2, 24), -np.inf, np.float32), "not finite"),
     ],
 )
 def test_embedded_input_that_does_not_fit_is_refused(vectors, message):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+    with pytest.raises(InputError, match=message):
         inputs.encoder_batch(EMBEDDED, vectors)
 
 
-def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
+def test_encoder_batch_is_read_from_a_file(tmp_path):
     ids, valid = np.array([[1, 2, 3], [4, 5, 0]]), np.array([[True] * 3, [True, True, False]])
-    given: dict[str, Any] = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
-    for names in (["token_ids"], ["token_ids", "valid"], list(given)):
-        np.savez(tmp_path / "inputs.npz", **{name: given[name] for name in names})
-        found = read_batch(ERNIE, tmp_path / "inputs.npz")
-        expected = inputs.encoder_batch(ERNIE, **{name: given[name] for name in names})
+    arguments: dict[str, Any] = {"token_ids": ids, "valid": valid, "segment_ids": ids % 4, "task_ids": ids + 9}
+    for names in (["token_ids"], ["token_ids", "valid"], list(arguments)):
+        np.savez(tmp_path / "inputs.npz", **{name: arguments[name] for name in names})
+        arrays = read_batch(ERNIE, tmp_path / "inputs.npz").arrays()
+        expected = inputs.encoder_batch(ERNIE, **{name: arguments[name] for name in names})
         for name, array in expected.arrays().items():
-            assert found.arrays()[name].dtype == array.dtype
-            np.testing.assert_array_equal(found.arrays()[name], array, err_msg=name)
+            assert arrays[name].dtype == array.dtype
+            np.testing.assert_array_equal(arrays[name], array, err_msg=name)
     np.savez_compressed(tmp_path / "inputs.npz", token_ids=ids)
     np.testing.assert_array_equal(read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
     vectors = np.random.default_rng(0).standard_normal((2, 3, 24))
@@ -310,7 +285,7 @@ def test_a_batch_is_read_from_a_file_and_completed(tmp_path):
     np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
 
 
-def test_a_source_knows_what_was_read(tmp_path):
+def test_source_describes_the_file(tmp_path):
     np.savez(tmp_path / "inputs.npz", token_ids=[[1, 2], [3, 4], [5, 6]])
     source = models.resolve("bert-base-tiny")
     batches, words = source.read_batches(tmp_path / "inputs.npz")
@@ -325,7 +300,7 @@ def lengths_of(batches):
 @pytest.mark.parametrize(
     "config", [BERT, ERNIE, EMBEDDED, TRANSLATION], ids=["bert", "ernie", "dygraph", "translation"]
 )
-def test_random_batches_are_the_same_for_the_same_seed_alone(config):
+def test_random_batches_depend_only_on_the_seed(config):
     first, again, other = (random_batches(config, 3, 4, seed) for seed in (1, 1, 2))
     for left, right in zip(first, again, strict=True):
         for name, array in left.arrays().items():
@@ -336,60 +311,60 @@ def test_random_batches_are_the_same_for_the_same_seed_alone(config):
     )
 
 
-def test_random_rows_are_of_very_different_lengths_up_to_the_maximum():
+def test_random_rows_have_very_different_lengths():
     batches = random_batches(BERT, 4, 8, 0)
     assert [len(batch.valid) for batch in batches] == [8] * 4
     lengths = lengths_of(batches)
     assert min(lengths) == 1
     assert max(lengths) == 37
-    assert len(set(lengths)) >= 16  # half of the rows have a length of their own
+    assert len(set(lengths)) >= 16  # half of the rows have a unique length
     for batch in batches:
         assert len(set(batch.valid.sum(axis=1))) > 1, "no padding in this batch"
         assert batch.valid.shape[1] == batch.valid.sum(axis=1).max()
-        # Padding stands at the end of a row alone.
+        # Padding is only at the end of a row.
         assert (batch.valid[:, :-1] >= batch.valid[:, 1:]).all()
 
 
-def test_random_rows_are_in_no_order():
+def test_random_rows_are_not_sorted():
     lengths = lengths_of(random_batches(BERT, 2, 3, 0))
     assert len(set(lengths)) == 6
     assert lengths != sorted(lengths)
 
 
-def test_random_rows_are_no_longer_than_64():
+def test_random_rows_have_at_most_64_tokens():
     assert max(lengths_of(random_batches(recipe("bert-base"), 2, 8, 0))) == 64
 
 
-def test_random_ids_fill_their_range_and_padding_is_the_pad_id():
+def test_random_ids_fill_their_range_and_are_padded():
     config = replace(ERNIE, pad_id=3)
     batches = random_batches(config, 8, 8, 0)
     for batch in batches:
         np.testing.assert_array_equal(batch.source[~batch.valid], 3)
     real = np.concatenate([batch.source[batch.valid] for batch in batches])
-    # 64 rows of 10 tokens on average: all of 16 ids, most of 101 ids.
+    # 64 rows of 10 tokens on average hold all of 16 ids and most of 101 ids.
     assert len(np.unique(real)) > 90
     assert {int(task) for batch in batches for task in np.unique(batch.task_ids)} == set(range(16))
     assert {int(segment) for batch in batches for segment in np.unique(batch.segment_ids)} == set(range(4))
 
 
-def test_random_ids_are_random_everywhere_where_no_id_is_padding():
+def test_padding_is_random_without_a_pad_id():
     batches = random_batches(replace(BERT, pad_id=None), 8, 8, 0)
     padding = np.concatenate([batch.source[~batch.valid] for batch in batches])
     assert len(np.unique(padding)) > 90
 
 
-def test_random_vectors_are_made_for_a_model_without_a_vocabulary():
+def test_random_vectors_for_a_model_without_a_vocabulary():
     batches = random_batches(EMBEDDED, 3, 4, 0)
     for batch in batches:
         assert batch.source.dtype == np.float32
         assert batch.source.shape == (*batch.valid.shape, 24)
     values = np.concatenate([batch.source.ravel() for batch in batches]).astype(np.float64)
-    # Five standard errors of the mean and of the deviation of a normal sample of this size.
+    # Five standard errors of the mean and the deviation of a normal sample of this size.
     assert abs(values.mean()) < 5 / np.sqrt(values.size)
     assert abs(values.std() - 1) < 5 / np.sqrt(2 * values.size)
 
 
-def test_rows_are_padded_to_the_longest_of_their_batch():
+def test_rows_are_padded_to_the_longest_of_the_batch():
     rows = [[5], [6, 7, 8], [9, 10], [11], [12]]
     batches = padded_batches(replace(BERT, pad_id=4), rows, 2)
     expected = [[[5, 4, 4], [6, 7, 8]], [[9, 10], [11, 4]], [[12]]]
@@ -400,7 +375,7 @@ def test_rows_are_padded_to_the_longest_of_their_batch():
     assert rows == [[5], [6, 7, 8], [9, 10], [11], [12]]
 
 
-def test_rows_are_padded_with_0_where_no_id_is_padding():
+def test_rows_are_padded_with_0_without_a_pad_id():
     (batch,) = padded_batches(replace(BERT, pad_id=None), [[5], [6, 7]], 2)
     assert batch.source.tolist() == [[5, 0], [6, 7]]
 
@@ -412,20 +387,20 @@ def test_padded_rows_are_checked():
         padded_batches(BERT, [[1], [101]], 2)
 
 
-def test_sentences_are_the_same_on_every_call_and_as_many_as_asked_for():
+def test_sentences_are_reproducible_and_counted():
     for count in (1, 2, 7, 64):
-        found = text.sentences(count)
-        assert len(found) == count
-        assert found == text.sentences(count)
+        sentences = text.sentences(count)
+        assert len(sentences) == count
+        assert sentences == text.sentences(count)
 
 
-def test_sentences_are_different_and_of_very_different_lengths():
-    found = text.sentences(64)
-    assert len(set(found)) == 64
-    lengths = [len(sentence) for sentence in found]
+def test_sentences_have_very_different_lengths():
+    sentences = text.sentences(64)
+    assert len(set(sentences)) == 64
+    lengths = [len(sentence) for sentence in sentences]
     assert min(lengths) < 50
     assert 250 < max(lengths) <= 300
-    assert lengths != sorted(lengths), "sorted by length, batches would have no padding"
+    assert lengths != sorted(lengths), "batches of sorted sentences would have no padding"
 
 
 def test_sentences_are_sentences():
@@ -438,39 +413,39 @@ def test_sentences_are_sentences():
 
 
 @pytest.mark.parametrize("longest", [512, 16])
-def test_text_is_tokenized_as_transformers_tokenizes_it(longest, tokenizer_file):
+def test_tokenization_agrees_with_transformers(longest, tokenizer_file):
     from transformers import AutoTokenizer
 
     config = replace(recipe("minilm"), source_max_length=longest)
     batches = text.text_batches(config, tokenizer_file, 20, 8)
     theirs = AutoTokenizer.from_pretrained(tokenizer_file.parent, local_files_only=True)
-    found = text.sentences(20)
+    sentences = text.sentences(20)
     assert [len(batch.source) for batch in batches] == [8, 8, 4]
     for start, batch in zip((0, 8, 16), batches, strict=True):
         expected = theirs(
-            found[start : start + 8], padding="longest", truncation=True, max_length=longest, return_tensors="np"
+            sentences[start : start + 8], padding="longest", truncation=True, max_length=longest, return_tensors="np"
         )
         np.testing.assert_array_equal(batch.source, expected["input_ids"])
         np.testing.assert_array_equal(batch.valid, expected["attention_mask"] == 1)
-    uncut = max(len(ids) for ids in theirs(found)["input_ids"])
-    assert 16 < uncut < 512, "only then is one length cut and the other not"
+    uncut = max(len(ids) for ids in theirs(sentences)["input_ids"])
+    assert 16 < uncut < 512, "only one of the two lengths must be cut"
     assert max(lengths_of(batches)) == min(longest, uncut)
 
 
-def test_a_tokenizer_of_another_model_is_refused(tokenizer_file):
+def test_tokenizer_of_another_model_is_refused(tokenizer_file):
     with pytest.raises(InputError, match=r"token_ids holds \d+; expected ids from 0 to 100, check that the tokenizer"):
         text.text_batches(replace(BERT, source_max_length=512), tokenizer_file, 4, 4)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b'{"model": {"type": "WordPiece", "vocab": {}}}'])
-def test_a_damaged_tokenizer_is_refused(content, tmp_path):
+def test_damaged_tokenizer_is_refused(content, tmp_path):
     file = tmp_path / "tokenizer.json"
     file.write_bytes(content)
     with pytest.raises(InputError, match=f"^cannot read the tokenizer {re.escape(str(file))}: .*; restore the file"):
         text.text_batches(recipe("minilm"), file, 2, 2)
 
 
-def test_half_a_tokenizer_is_refused(tokenizer_file, tmp_path):
+def test_truncated_tokenizer_is_refused(tokenizer_file, tmp_path):
     file = tmp_path / "tokenizer.json"
     content = tokenizer_file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
@@ -478,12 +453,12 @@ def test_half_a_tokenizer_is_refused(tokenizer_file, tmp_path):
         text.text_batches(recipe("minilm"), file, 2, 2)
 
 
-def test_text_without_the_package_tokenizers_is_refused(tokenizer_file, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)  # what import finds when it is not installed
-    with pytest.raises(InputError, match=r"^real text needs the package tokenizers; install triglot\[text\]$"):
+def test_missing_package_tokenizers_is_refused(tokenizer_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
+    with pytest.raises(InputError, match=r"package tokenizers; install triglot\[text\]"):
         text.text_batches(recipe("minilm"), tokenizer_file, 2, 2)
 
 
-def test_a_missing_tokenizer_is_refused(tmp_path):
+def test_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the tokenizer .*/tokenizer\.json: No such file"):
         text.text_batches(recipe("minilm"), tmp_path / "tokenizer.json", 2, 2)

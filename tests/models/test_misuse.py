@@ -1,4 +1,4 @@
-"""What careless callers and unlucky machines do to the public API and the command line, and what they are told."""
+"""Wrong arguments and unlucky machines: what the public API and the command line answer."""
 
 import json
 import os
@@ -18,30 +18,31 @@ from triglot.shared.checkpoint import npz
 from triglot.shared.model.recipes import recipe
 
 TINY = recipe("bert-base-tiny")
-careless = cast("Any", triglot)  # whoever calls it so has no type checker
+untyped = cast("Any", triglot)  # for calls that a type checker would refuse
 CHECKPOINT = "expected a Checkpoint; make one with triglot.load"
 
 
 def refused(error, message):
+    """Expect an error that begins with these words."""
     return pytest.raises(error, match=f"^{re.escape(message)}")
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: careless.build("torch", "a.npz"), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
-        (lambda: careless.check("a.npz", ["torch"]), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
-        (lambda: careless.save({}, "a.npz"), triglot.CheckpointError, f"checkpoint is a dict; {CHECKPOINT}"),
-        (lambda: careless.load(None), triglot.InputError, "path is a NoneType; expected a path"),
-        (lambda: careless.load(""), triglot.InputError, "path is empty; expected a path"),
-        (lambda: careless.port(5), triglot.InputError, "source is a int; expected a path"),
-        (lambda: careless.port("minilm", 5), triglot.InputError, "target is a int; expected a path"),
-        (lambda: careless.initialize(None), triglot.ConfigError, "configuration: missing field activation"),
-        (lambda: careless.initialize(["layers"]), triglot.ConfigError, "config is a list; expected a recipe, a"),
-        (lambda: careless.initialize("minilm", 1.5), triglot.ConfigError, "seed is 1.5; expected a whole number, 0 or"),
-        (lambda: careless.initialize("minilm", True), triglot.ConfigError, "seed is True; expected a whole number"),
+        (lambda: untyped.build("torch", "a.npz"), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
+        (lambda: untyped.check("a.npz", ["torch"]), triglot.CheckpointError, f"checkpoint is a str; {CHECKPOINT}"),
+        (lambda: untyped.save({}, "a.npz"), triglot.CheckpointError, f"checkpoint is a dict; {CHECKPOINT}"),
+        (lambda: untyped.load(None), triglot.InputError, "path is a NoneType; expected a path"),
+        (lambda: untyped.load(""), triglot.InputError, "path is empty; expected a path"),
+        (lambda: untyped.port(5), triglot.InputError, "source is a int; expected a path"),
+        (lambda: untyped.port("minilm", 5), triglot.InputError, "target is a int; expected a path"),
+        (lambda: untyped.initialize(None), triglot.ConfigError, "configuration: missing field activation"),
+        (lambda: untyped.initialize(["layers"]), triglot.ConfigError, "config is a list; expected a recipe, a"),
+        (lambda: untyped.initialize("minilm", 1.5), triglot.ConfigError, "seed is 1.5; expected a whole number, 0 or"),
+        (lambda: untyped.initialize("minilm", True), triglot.ConfigError, "seed is True; expected a whole number"),
         (
-            lambda: careless.Checkpoint(TINY, {name: [1] for name in triglot.initialize(TINY).tensors}),
+            lambda: untyped.Checkpoint(TINY, {name: [1] for name in triglot.initialize(TINY).tensors}),
             triglot.CheckpointError,
             "the tensors do not match the configuration: embeddings.token.weight is a list, expected a NumPy array",
         ),
@@ -52,7 +53,7 @@ def refused(error, message):
         ),
     ],
 )
-def test_something_else_is_refused_by_name(call, error, message):
+def test_arguments_of_wrong_types_are_refused(call, error, message):
     with refused(error, message):
         call()
 
@@ -71,54 +72,54 @@ def test_something_else_is_refused_by_name(call, error, message):
         ({"frameworks": "torch"}, triglot.FrameworkError, "frameworks is 'torch'; expected a list of names"),
     ],
 )
-def test_check_refuses_what_it_cannot_use(arguments, error, message, make_checkpoint):
+def test_check_refuses_wrong_arguments(arguments, error, message, make_checkpoint):
     with refused(error, message):
-        careless.check(make_checkpoint(TINY), **arguments)
+        untyped.check(make_checkpoint(TINY), **arguments)
 
 
-def test_a_time_limit_without_an_end_is_one(make_checkpoint):
+def test_infinite_time_limit_is_accepted(make_checkpoint):
     report = triglot.check(make_checkpoint(TINY), ["torch"], time_limit=float("inf"), threads=1)
     assert report.verdict == "pass"
 
 
-def test_batches_of_ones_own(make_checkpoint):
+def test_check_accepts_batches(make_checkpoint):
     batch = triglot.batch(TINY, [[5, 6, 7], [8, 9, 0]], [[True] * 3, [True, True, False]])
     assert isinstance(batch, triglot.Batch)
     assert triglot.check(make_checkpoint(TINY), ["torch"], batches=[batch], isolate=False).verdict == "pass"
 
 
-def test_tensors_of_a_framework_that_numpy_cannot_read(implementation, make_checkpoint):
+def test_tensors_that_numpy_cannot_read_are_refused(implementation, make_checkpoint):
     import torch
 
     model = impls.build(implementation, make_checkpoint("dygraph-tiny"))
-    with refused(triglot.InputError, "token_ids is a Tensor that NumPy cannot read; pass a NumPy array"):
+    with refused(triglot.InputError, "token_ids is a Tensor that NumPy cannot read"):
         model.encode(torch.zeros(1, 2, 24, requires_grad=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_weights_that_the_dtype_cannot_hold(dtype, framework, make_checkpoint):
-    """The file is sound, so the words are others than for NaN; in float64 the model can be built."""
+def test_weights_beyond_the_dtype_are_refused(dtype, framework, make_checkpoint):
+    """In float64 the model can be built."""
     tensors = {name: tensor.astype(np.float64) for name, tensor in make_checkpoint(TINY).tensors.items()}
     tensors["encoder.layers.0.attention.key.bias"][2] = 1e39
     checkpoint = triglot.Checkpoint(TINY, tensors)
     if dtype == "float64":
         assert impls.build(framework, checkpoint, dtype=dtype).config == TINY
         return
-    message = "encoder.layers.0.attention.key.bias holds numbers that do not fit into float32; use dtype float64"
+    message = "encoder.layers.0.attention.key.bias holds numbers that do not fit into float32"
     with refused(triglot.CheckpointError, message):
         impls.build(framework, checkpoint, dtype=dtype)
     with refused(triglot.CheckpointError, message):
         triglot.check(checkpoint, [framework])
 
 
-def test_an_epsilon_that_a_kernel_does_not_take(framework, make_checkpoint, check_small):
-    """Paddle's takes none above 0.001."""
+def test_epsilon_that_a_kernel_refuses(framework, make_checkpoint, check_small):
+    """Paddle's kernel accepts at most 0.001."""
     checkpoint = make_checkpoint(replace(TINY, norm_eps=0.01))
     assert check_small(checkpoint, framework).verdict == "pass"
 
 
 @pytest.mark.parametrize(("masking", "value"), [("add", -1e300), ("fill", -3.4028234663852886e38)])
-def test_masking_values_at_the_end_of_a_format(masking, value, framework, make_checkpoint, check_small):
+def test_extreme_masking_values(masking, value, framework, make_checkpoint, check_small):
     checkpoint = make_checkpoint(replace(TINY, masking=masking, masking_value=value))
     report = check_small(checkpoint, framework)
     assert report.verdict == "pass", report.first_divergence
@@ -136,32 +137,32 @@ def test_masking_values_at_the_end_of_a_format(masking, value, framework, make_c
         ({"no.tensor": "a"}, "source_names has 'no.tensor', which is no tensor; leave it out"),
     ],
 )
-def test_source_names_that_no_file_could_hold(source_names, message, make_checkpoint):
+def test_source_names_that_no_file_can_hold_are_refused(source_names, message, make_checkpoint):
     with refused(triglot.CheckpointError, message):
         triglot.Checkpoint(TINY, make_checkpoint(TINY).tensors, source_names)
 
 
-def test_a_tensor_that_two_threads_verify_at_once(make_checkpoint, tmp_path, monkeypatch):
+def test_two_threads_may_verify_a_tensor_at_once(make_checkpoint, tmp_path, monkeypatch):
     triglot.save(make_checkpoint(TINY), tmp_path / "model.npz")
     loaded = triglot.load(tmp_path / "model.npz")
     tensors = cast("Any", loaded.tensors)
     digest_of = checkpoints._sha256
 
-    def another_thread_is_done_meanwhile(tensor):
+    def finish_in_another_thread(tensor):
         tensors.unverified.clear()
         return digest_of(tensor)
 
-    monkeypatch.setattr(checkpoints, "_sha256", another_thread_is_done_meanwhile)
+    monkeypatch.setattr(checkpoints, "_sha256", finish_in_another_thread)
     assert loaded.tensors["embeddings.token.weight"].shape == (101, 24)
 
 
-def test_a_full_temporary_folder():
+def test_full_temporary_folder_is_reported():
     with refused(triglot.OutputError, "cannot write /dev/full: No space left on device; free space, or set TMPDIR to"):
         npz.write(Path("/dev/full"), {"a": np.zeros(1 << 20)})
 
 
 @pytest.mark.parametrize("answer", ["{}", "3", "[]", '{"environment": 1}'])
-def test_a_program_that_answers_like_no_worker(answer, tmp_path, make_checkpoint):
+def test_program_that_is_not_a_worker_is_reported(answer, tmp_path, make_checkpoint):
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\necho '{answer}'\nexec sleep 60\n")
     program.chmod(0o755)
@@ -170,7 +171,7 @@ def test_a_program_that_answers_like_no_worker(answer, tmp_path, make_checkpoint
     assert re.search("not a Triglot worker|instead of an answer", report.rows[0].reason)
 
 
-def test_a_report_in_place_of_what_is_read(command, workplace, make_checkpoint):
+def test_report_never_overwrites_an_input(command, workplace, make_checkpoint):
     triglot.save(make_checkpoint(TINY), "model.npz")
     before = Path("model.npz").read_bytes()
     Path("link.npz").symlink_to("model.npz")
@@ -188,7 +189,7 @@ def test_a_report_in_place_of_what_is_read(command, workplace, make_checkpoint):
     assert Path("model.npz").read_bytes() == before
 
 
-def test_shards_are_refused_by_name(command, workplace):
+def test_sharded_weights_are_refused(command, workplace):
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
     Path("model/model.safetensors.index.json").write_text("{}")
@@ -196,13 +197,13 @@ def test_shards_are_refused_by_name(command, workplace):
     assert command("port", "model", "model.npz") == (2, "", f"triglot: {message}\n")
 
 
-def test_the_config_json_of_transformers_is_no_configuration_of_ours(command, workplace):
+def test_config_json_of_transformers_is_refused(command, workplace):
     Path("config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 12}))
     message = "config.json is the config.json of transformers; pass its folder, with the weights, as MODEL"
     assert command("inspect", "minilm", "--config", "config.json") == (2, "", f"triglot: {message}\n")
 
 
-def test_a_link_to_an_empty_folder_is_no_target(make_checkpoint, tmp_path):
+def test_link_to_an_empty_folder_is_not_overwritten(make_checkpoint, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
     checkpoint = make_checkpoint(TINY)
@@ -211,34 +212,34 @@ def test_a_link_to_an_empty_folder_is_no_target(make_checkpoint, tmp_path):
     assert os.listdir(tmp_path / "empty") == []
 
 
-def test_a_name_that_the_file_system_cannot_write(make_checkpoint, tmp_path):
+def test_impossible_file_name_is_refused(make_checkpoint, tmp_path):
     with pytest.raises(
         triglot.OutputError, match=r"^cannot write '.*': no file can have that name; choose another one$"
     ):
         triglot.save(make_checkpoint(TINY), f"{tmp_path}/a\ud800b.npz")
 
 
-def test_a_model_that_no_memory_holds(command, workplace):
+def test_model_beyond_the_memory_is_refused(command, workplace):
     code, out, err = command("inspect", "bert-base-tiny", "--set", "hidden_size=100000000000")
     assert (code, out) == (2, "")
     assert err.startswith("triglot: not enough memory: ")
     assert err.endswith("; use a smaller model or batch, or a machine with more\n")
 
 
-def test_an_empty_model_is_not_this_folder(command, workplace):
+def test_empty_model_name_is_refused(command, workplace):
     code, out, err = command("inspect", "")
     assert (code, out) == (2, "")
     assert err.startswith("triglot: '' is neither a recipe nor a path; give a checkpoint")
 
 
-def test_what_a_file_says_does_not_reach_the_terminal_as_a_command(command, workplace):
+def test_escape_sequences_are_not_printed(command, workplace):
     code, out, err = command("inspect", "no\x1b[31mmodel")
     assert (code, out) == (2, "")
     assert "\x1b" not in err
     assert "no\\x1b[31mmodel" in err
 
 
-def test_standard_output_that_is_closed(workplace):
+def test_closed_standard_output_is_not_an_error(workplace):
     import subprocess
 
     command = f"{sys.executable} -m triglot recipes >&-"

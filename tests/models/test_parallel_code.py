@@ -1,4 +1,4 @@
-"""The four implementations stand side by side: the same files, classes, functions, methods and arguments."""
+"""The four implementations are parallel: the same files, classes, functions, arguments and docstrings."""
 
 import ast
 from pathlib import Path
@@ -20,45 +20,49 @@ MODEL_CODE = (
         "transformer.py",
     ),
 )
-# norms: a framework that has a kernel calls it. masks: a constant in the right dtype takes Paddle a line of its own.
+# Not norms.py, because some frameworks call a kernel; not masks.py, because Paddle needs extra lines for its constants.
 
-# What a framework says in its own way: the method that a call runs, where Flax takes its random numbers
-# from, and what is derived: JAX compiles that together with the derivative, in every mode.
+# The framework's own: the method that a call runs, Flax's random numbers, and the compiled loss, which JAX compiles
+# together with its gradients.
 FORWARD = {"forward", "__call__"}
 OWN_ARGUMENTS = {"rngs", "compute_loss"}
-# Where weights go is the framework's business: a device and a dtype, or the dtype alone.
+# Some frameworks need a device to place weights, some only a dtype.
 PLACEMENT = {"device", "dtype"}
-# One name in four spellings: np2torch, torch2np.
+# One name in several spellings: np2torch, torch2np.
 SPELLINGS = {"torch": "native", "paddle": "native", "jax": "native"}
 TRAINER = {f"Trainer.{name}" for name in ("__init__", "step", "moments", "_resume")}
 # Helpers that only one framework needs, each with the reason.
 OWN_HELPERS = {
-    # Its parameters are but shapes at first, and would be drawn all the same.
+    # It would draw parameters that have no values yet.
     ("pytorch", "weights.py"): {"WithoutNoise", "WithoutNoise.__torch_function__"},
-    ("numpy_reference", "weights.py"): {"place", "np2native", "native2np"},  # no state_dict; nothing to convert
+    ("numpy_reference", "weights.py"): {
+        "place",
+        "np2native",
+        "native2np",
+    },  # no state_dict; nothing to convert
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
     ("paddlepaddle", "backend.py"): {"Backend._check_kernels"},  # on a CPU only its inference engine has 16 bits
-    ("paddlepaddle", "masks.py"): {"exact"},  # Python's numbers keep their digits elsewhere
-    # It has no gradients to train by, and takes the derivative of the loss along a direction.
+    ("paddlepaddle", "masks.py"): {"exact"},  # elsewhere Python numbers keep their digits
+    # It cannot train; it computes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
     ("flax_nnx", "training.py"): {
         "_update",
         "_derive",
         "_optimizer",
-    },  # what is compiled is a function of all that it reads
-    ("numpy_reference", "generation.py"): {"Generator.compile"},  # nothing compiles it
-    # It compiles methods of layers alone, and its inference engine reads a file, knows its inputs by name, and is given
-    # float32 where it is to compute in bfloat16.
+    },  # a compiled function takes everything it reads as arguments
+    ("numpy_reference", "generation.py"): {"Generator.compile"},  # it is never compiled
+    # It compiles only methods of layers. Its inference engine reads a file, names its inputs, and takes float32 even to
+    # compute in bfloat16.
     ("paddlepaddle", "execution.py"): {
         "_cast",
         *("_Program", "_Program.__init__", "_Program.forward"),
         *("_Deployed", "_Deployed.__init__", "_Deployed.forward", "_Deployed.run", "_Deployed._build"),
     },
-    # Its loop is compiled as a whole, not step by step.
+    # Its loop is compiled as a whole.
     ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},
 }
-# Where the words differ because what is done does; "" is the file.
+# Docstrings that differ because the code does; "" is the file's own.
 OWN_WORDS = {("numpy_reference", "training.py"): ("", "gradients")}  # a forward pass for every single weight
 
 
@@ -80,8 +84,8 @@ def test_same_classes_and_signatures(package, file):
 
 
 @pytest.mark.parametrize(("package", "file"), OWN_HELPERS)
-def test_a_helper_of_its_own_is_one(package, file):
-    """What both have is to be compared, so it does not belong into the list."""
+def test_exceptions_are_needed(package, file):
+    """A helper that both have must be compared, so it must not be in the list."""
     ours, theirs = (
         signatures(one, file) for one in (package, "numpy_reference" if package == "pytorch" else "pytorch")
     )
@@ -97,7 +101,7 @@ def test_same_statements_in_the_same_order(package, file):
 @pytest.mark.parametrize("file", [name for name in files("pytorch") if name != "__init__.py"])
 @pytest.mark.parametrize("package", impls.PACKAGES.values())
 def test_docstrings_are_the_same_words(package, file):
-    """Whoever reads one file has read the others: only the spelling of the framework may differ."""
+    """Anyone who has read one file has read them all."""
     if file == "weights.py":
         assert ast.get_docstring(ast.parse((ROOT / package / file).read_text()))
         return
@@ -108,13 +112,13 @@ def test_docstrings_are_the_same_words(package, file):
 
 
 @pytest.mark.parametrize("package", impls.PACKAGES.values())
-def test_model_files_say_what_their_shapes_mean(package):
+def test_model_files_have_a_legend_of_shapes(package):
     for file in MODEL_CODE:
         assert "\nShapes: " in (ast.get_docstring(ast.parse((ROOT / package / file).read_text())) or ""), file
 
 
 @pytest.mark.parametrize("package", [impls.PACKAGES[name] for name in impls.FRAMEWORKS])
-def test_no_framework_knows_another(package):
+def test_no_framework_imports_another(package):
     foreign = {"torch", "paddle", "jax", "flax"} - NATIVE[package]
     for file in files(package):
         imported = {name.split(".")[0] for name in imports(ROOT / package / file)}
@@ -124,8 +128,8 @@ def test_no_framework_knows_another(package):
 NATIVE = {"pytorch": {"torch"}, "paddlepaddle": {"paddle"}, "flax_nnx": {"jax", "flax"}}
 
 
-def test_a_missing_counterpart_is_noticed(tmp_path, monkeypatch):
-    """The guard itself: a method, an argument and a statement that only one implementation has."""
+def test_missing_counterpart_is_detected(tmp_path, monkeypatch):
+    """Test the guard itself with a method, an argument and a statement that only one implementation has."""
     source = (ROOT / "pytorch" / "attention.py").read_text()
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "mutant").mkdir()
@@ -144,14 +148,14 @@ def test_a_missing_counterpart_is_noticed(tmp_path, monkeypatch):
     assert statements("mutant", "attention.py") != statements("pytorch", "attention.py")
 
 
-def in_common(package, file, found):
-    """What is found in a file, without the helpers that only one framework, or PyTorch, needs."""
+def in_common(package, file, definitions):
+    """Return the definitions without the helpers that only this framework, or PyTorch, needs."""
     own = OWN_HELPERS.get((package, file), set()) | OWN_HELPERS.get(("pytorch", file), set())
-    return {name: value for name, value in found.items() if name not in own}
+    return {name: value for name, value in definitions.items() if name not in own}
 
 
 def signatures(package, file):
-    """Every class and function by qualified name, with its arguments and their defaults."""
+    """Return every class and function by qualified name, with its arguments and their defaults."""
     found = {}
     for node in ast.parse((ROOT / package / file).read_text()).body:
         if isinstance(node, ast.ClassDef):
@@ -173,7 +177,7 @@ def arguments(function):
 
 
 def statements(package, file):
-    """The kind of each statement of each method, and what it assigns to: the skeleton without the spelling."""
+    """Return the kind of each statement of each function and its targets: the skeleton without the spelling."""
     skeleton = {}
     for node in ast.walk(ast.parse((ROOT / package / file).read_text())):
         if isinstance(node, ast.FunctionDef):
@@ -185,7 +189,7 @@ def statements(package, file):
 def outline(body):
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Call):
-            continue  # docstrings, and super().__init__(), which only classes with a base need
+            continue  # docstrings, and super().__init__(), which only some classes need
         targets = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
         yield type(node).__name__, targets, observed(node)
         for part in ("body", "orelse"):
@@ -193,7 +197,7 @@ def outline(body):
 
 
 def observed(node):
-    """The names that a statement shows to the probe."""
+    """Return the names that a statement passes to the probe."""
     if not isinstance(node, ast.Assign | ast.Return):
         return []
     calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
@@ -201,7 +205,7 @@ def observed(node):
 
 
 def docstrings(package, file):
-    """Every docstring by the qualified name of what it stands in; that of the file by the empty name."""
+    """Return every docstring by qualified name; the file's own has the empty name."""
     found = {}
 
     def visit(node, path):
