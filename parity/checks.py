@@ -33,7 +33,7 @@ from triglot.shared.inputs import (
 )
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import activations
+from triglot.shared.model.named_values import named_values
 
 from . import probes
 
@@ -100,7 +100,7 @@ def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
         return None
     valid = check.batch.real_tokens()
     selected: Bools | None = None
-    axes = activations(config)[name].axes
+    axes = named_values(config)[name].axes
     for axis, meaning in enumerate(axes):
         if meaning in valid:
             shape = [1] * len(axes)

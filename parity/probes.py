@@ -20,7 +20,7 @@ import numpy as np
 from triglot.shared.arrays import Array, Float32s
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import Activation, activations
+from triglot.shared.model.named_values import NamedValue, named_values
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
@@ -40,8 +40,8 @@ def replacements(
     """Return a float32 array for each named value, in its shape in ``truth``, for a model that runs in ``dtype``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
     return {
-        name: _draw(kind, config, activation, truth[name].shape, generator, dtype)
-        for name, activation in activations(config).items()
+        name: _draw(kind, config, named, truth[name].shape, generator, dtype)
+        for name, named in named_values(config).items()
     }
 
 
@@ -66,20 +66,20 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
 def _draw(
     kind: Kind,
     config: ModelConfig,
-    activation: Activation,
+    named: NamedValue,
     shape: tuple[int, ...],
     generator: np.random.Generator,
     dtype: str,
 ) -> Float32s:
-    if activation.axes[-1] == "hidden":
+    if named.axes[-1] == "hidden":
         return _vectors(kind, shape, generator, dtype)
     drawn = generator.standard_normal(shape, np.float32)
-    if activation.name.endswith(".weights"):
+    if named.name.endswith(".weights"):
         weights = np.exp(drawn)
         return weights / weights.sum(axis=-1, keepdims=True)
-    if kind == "large" and activation.name.endswith((".scores", ".inner", ".transform")):
+    if kind == "large" and named.name.endswith((".scores", ".inner", ".transform")):
         return drawn * np.float32(_LARGE)
-    if kind == "masking" and activation.name.endswith(".scores") and config.masking_value is not None:
+    if kind == "masking" and named.name.endswith(".scores") and config.masking_value is not None:
         return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
     return drawn
 

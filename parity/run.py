@@ -18,7 +18,7 @@ from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
-from triglot.shared.model.named_values import activations
+from triglot.shared.model.named_values import named_values
 from triglot.shared.worker import WorkerError
 
 from .checks import Weights, plan
@@ -150,7 +150,7 @@ def compare(
     if progress:
         progress(len(checks), len(checks), "")
     rows = merge(rows)
-    order = list(activations(config))
+    order = list(named_values(config))
     divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)
         for framework in by_framework

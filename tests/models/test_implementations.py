@@ -14,7 +14,7 @@ from triglot import impls
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import FLOATS, HALVES
-from triglot.shared.model import named_values as activations
+from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe, recipes
 
 PRE_TRAINING = replace(
@@ -49,7 +49,7 @@ def test_weights_are_read_back_bit_for_bit(implementation, config, make_checkpoi
 def test_trace_returns_the_named_values_in_order(implementation, config, dtype, make_checkpoint, batch_of):
     checkpoint = make_checkpoint(config)
     trace = impls.build(implementation, checkpoint, dtype=dtype).trace(batch_of(checkpoint.config))
-    assert list(trace) == list(activations.activations(checkpoint.config))
+    assert list(trace) == list(named_values(checkpoint.config))
     assert {value.dtype.name for value in trace.values()} == {dtype}
 
 
@@ -189,7 +189,7 @@ def test_16_bit_dtypes(framework, dtype, make_checkpoint, batch_of):
         np.testing.assert_array_equal(tensor, checkpoint.tensors[name].astype(FLOATS[dtype]), err_msg=name)
     batch = batch_of(checkpoint.config)
     trace = model.trace(batch)
-    assert list(trace) == list(activations.activations(checkpoint.config))
+    assert list(trace) == list(named_values(checkpoint.config))
     assert {value.dtype for value in trace.values()} == {FLOATS[dtype]}
     arguments = (batch.source, batch.valid, batch.segment_ids)
     np.testing.assert_array_equal(model.encode(*arguments), trace["output"])

@@ -14,7 +14,7 @@ from triglot.shared.errors import CheckpointError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import STANDARD_DEVIATION, initialize, perturb
-from triglot.shared.model.named_values import activations
+from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe, recipes
 from triglot.shared.porting.dialects import huggingface
 
@@ -431,8 +431,8 @@ def test_the_noise_depends_on_seed_and_name_and_has_the_deviation_0_2():
     ],
     ids=["bert", "pre-training", "tied", "dygraph"],
 )
-def test_activations_are_those_spelled_out_here_in_this_order(config, expected):
-    found = activations(config)
+def test_named_values_are_those_spelled_out_here_in_this_order(config, expected):
+    found = named_values(config)
     assert {name: entry.axes for name, entry in found.items()} == expected
     assert list(found) == list(expected)
     assert [entry.name for entry in found.values()] == list(expected)
@@ -468,16 +468,16 @@ def test_a_decoder_shows_these_values_in_this_order():
         "decoded": ("batch", "position", "hidden"),
         "heads.logits": ("batch", "position", "target_vocabulary"),
     }
-    found = {name: entry.axes for name, entry in activations(TRANSLATION).items()}
+    found = {name: entry.axes for name, entry in named_values(TRANSLATION).items()}
     names = list(found)[list(found).index("output") + 1 :]
     assert {name: found[name] for name in names} == expected
     assert names == list(expected)
-    without = activations(replace(TRANSLATION, normalize_memory=False))
+    without = named_values(replace(TRANSLATION, normalize_memory=False))
     assert found.keys() - without.keys() == {f"{path}.memory.norm"}
 
 
 def test_a_second_layer_shows_the_values_of_the_first():
     names = [
-        name.replace("layers.1.", "layers.0.") for name in activations(replace(BERT, layers=2)) if "layers.1." in name
+        name.replace("layers.1.", "layers.0.") for name in named_values(replace(BERT, layers=2)) if "layers.1." in name
     ]
     assert names == [name for name in BERT_ACTIVATIONS if "layers.0." in name]

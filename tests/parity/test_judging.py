@@ -13,7 +13,7 @@ from triglot.parity.judge import Subject, failure, first_divergence, judge_check
 from triglot.parity.report import Divergence, Report, Row, worst
 from triglot.parity.truth import Truth, distance
 from triglot.shared.inputs import random_batch, random_batches
-from triglot.shared.model.named_values import activations
+from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe
 from triglot.shared.worker import WorkerError
 
@@ -32,8 +32,7 @@ def truth(check):
     """Return a truth of ones with a noise of 1e-7 for every named value, in shapes that fit the batch."""
     sizes = {"batch": 2, "target": 5, "source": 5, "position": 5}
     values = {
-        name: np.ones([sizes.get(axis, 3) for axis in activation.axes])
-        for name, activation in activations(CONFIG).items()
+        name: np.ones([sizes.get(axis, 3) for axis in value.axes]) for name, value in named_values(CONFIG).items()
     }
     return Truth(values, dict.fromkeys(values, 1e-7))
 
@@ -163,7 +162,7 @@ def test_a_method_that_disagrees_with_the_trace_diverges(method, check, truth, r
     results[method] = np.zeros_like(results[method])
     rows = judge_check(SUBJECT, check, truth, results, CONFIG)
     assert set(verdicts(rows)) == {method}
-    assert first_divergence(rows, list(activations(CONFIG))) == Divergence(method, "local")
+    assert first_divergence(rows, list(named_values(CONFIG))) == Divergence(method, "local")
 
 
 def test_changed_weights_diverge(check, truth, results):
