@@ -1,7 +1,7 @@
-"""The model configuration: every axis on which the supported models differ, validated once, here.
+"""The model configuration: every axis on which the supported models differ, validated here and only here.
 
-What strict loading would not notice has no default: a wrong epsilon or a wrong GELU loads without a complaint in
-every framework, so a configuration has to say which one it means.
+A field has no default if strict loading would not notice a wrong value. A wrong epsilon or a wrong GELU loads without
+complaint in every framework, so a configuration has to state them.
 """
 
 from __future__ import annotations
@@ -42,46 +42,46 @@ class ModelConfig:
     """One Transformer. Frozen, comparable, and JSON round-trippable through ``to_dict`` and ``from_dict``.
 
     Sizes
-        ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (free: they
-        need not be D / H), ``feed_forward_size`` F. ``decoder_layers`` are those of an ``encoder_decoder``. The kind
-        ``attention`` is one multi-head attention and nothing else: no layers, processes, embeddings and heads; its
-        norm and activation say nothing, and its maximum lengths are those of the keys and of the queries.
+        ``hidden_size`` D, ``layers``, ``heads`` H, ``key_size`` K and ``value_size`` V of each head (they need not be
+        D / H), ``feed_forward_size`` F. ``decoder_layers`` belong to an ``encoder_decoder``. The kind ``attention`` is
+        a single multi-head attention: it has no layers, processes, embeddings or heads, its norm and activation are
+        not used, and its maximum lengths are those of the keys and of the queries.
 
     Inputs
         ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
         the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
-        BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table has
-        ``position_offset`` unused rows in front. ``pad_id`` fills up short rows of a batch; None: no id is padding.
-        ``embedding_scale`` multiplies token embeddings by the root of D.
+        BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table begins with
+        ``position_offset`` unused rows. ``pad_id`` pads short rows of a batch; None: no id is padding.
+        ``embedding_scale`` multiplies token embeddings by the square root of D.
 
     Targets
-        What the decoder reads: ``target_vocabulary``, ``target_max_length``; a sentence begins with ``start_id`` and
-        ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
-        output of the encoder goes through the norm before the cross-attention, as the query does.
+        The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. A sentence begins with ``start_id``
+        and ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
+        norm before the cross-attention normalises the output of the encoder, not only the query.
 
     Processes
-        Strings over ``a`` (add the residual), ``n`` (normalise), ``d`` (drop out), run from left to right around
-        each sublayer (``pre_process``, ``post_process``), after the last layer (``final_process``) and after the
-        embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan". A "d" may come twice.
+        Strings of commands: ``a`` adds the residual, ``n`` normalises, ``d`` drops out. They run from left to right
+        around each sublayer (``pre_process``, ``post_process``), after the last layer (``final_process``) and after
+        the embeddings (``embedding_process``). Pre-norm is "n" / "da", post-norm is "" / "dan". A "d" may come twice.
 
     Arithmetic
-        ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the deviation. ``activation``
-        "gelu" is the exact one, by the error function. ``attention_output_activation`` follows the attention.
-        ``masking`` says what happens to a score that may not be attended to: ``exclude`` makes its weight exactly
-        0, ``fill`` puts ``masking_value`` in its place, ``add`` adds ``masking_value`` to it. The value is clamped
-        to the least finite number of the format that the softmax runs in, float32 or float64.
+        ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the standard deviation.
+        ``activation`` "gelu" is the exact GELU, by the error function. ``attention_output_activation`` follows the
+        attention. ``masking`` decides what happens to a masked score: ``exclude`` makes its weight exactly 0, ``fill``
+        replaces it by ``masking_value``, ``add`` adds ``masking_value`` to it. The value is clamped to the lowest
+        finite number of the dtype that the softmax runs in, float32 or float64.
 
     Heads
         ``heads_on_top`` of an encoder are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
-        ``tied_embeddings`` the masked_lm head scores tokens by the token embedding instead of a table of its own. An
+        ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
         ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
 
-    Beginning
-        ``initializer`` says where random weights come from (``initializers.py``): ``bert``, or the article of the
-        recipe that is called so. Trained weights do not ask for it.
+    Initialisation
+        ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
+        of the article whose recipe has that name. Trained weights do not need it.
 
     Raises:
-        ConfigError: a value or a combination is impossible; names the field, what it got and what it accepts.
+        ConfigError: a value or a combination is impossible; the message has the field, its value and what it accepts.
     """
 
     kind: Kind = "encoder"
@@ -138,21 +138,21 @@ class ModelConfig:
         _check_decoder(self)
         _check_attention_alone(self)
         for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
-            if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so let them have one digest
+            if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so they get the same digest
                 object.__setattr__(self, name, float(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, every field, in the order of the class."""
+        """Return every field as plain JSON types, in the order of the class."""
         return {**dataclasses.asdict(self), "heads_on_top": list(self.heads_on_top)}
 
     def identity(self) -> dict[str, Any]:
-        """Of ``to_dict``, the fields that have no default or another value: the same when Triglot learns new fields."""
+        """Return the fields of ``to_dict`` that differ from their defaults. New fields of Triglot do not change it."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if getattr(self, name) != defaults[name]}
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
-        """Start, end and pad id of a model that generates; ``inputs.to_generate`` refuses one that lacks one."""
+        """Start, end and pad id of a model that generates; ``generation_batch`` refuses a model that lacks one."""
         assert self.start_id is not None
         assert self.end_id is not None
         assert self.pad_id is not None
@@ -160,21 +160,21 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelConfig:
-        """The inverse of ``to_dict``.
+        """Return the configuration that ``to_dict`` described.
 
         Raises:
             ConfigError: a field is unknown, missing or wrong.
         """
         if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"configuration: got {type(fields).__name__}; expected an object of fields by name")
-        known = {field.name: field for field in dataclasses.fields(cls)}
-        unknown = sorted(set(fields) - set(known))
+        config_fields = {field.name: field for field in dataclasses.fields(cls)}
+        unknown = sorted(set(fields) - set(config_fields))
         if unknown:
             raise ConfigError(
-                f"configuration: unknown field {', '.join(unknown)}; known are {', '.join(known)}; "
-                "remove it, or use a Triglot that knows it"
+                f"configuration: unknown field {', '.join(unknown)}; expected {', '.join(config_fields)}; "
+                "remove it, or use a version of Triglot that has it"
             )
-        required = {name for name, field in known.items() if field.default is dataclasses.MISSING}
+        required = {name for name, field in config_fields.items() if field.default is dataclasses.MISSING}
         missing = sorted(required - set(fields))
         if missing:
             raise ConfigError(f"configuration: missing field {', '.join(missing)}; give each a value")
@@ -197,15 +197,16 @@ def _check_types(config: ModelConfig) -> None:
             if value not in choices:
                 raise _refuse(field.name, value, f"one of {', '.join(choices)}")
         elif field.name == "heads_on_top":
-            known, named = get_args(Head), config.heads_on_top
-            if type(value) is not tuple or named != tuple(head for head in known if head in named):
-                names = ", ".join(known)
-                raise _refuse(field.name, named, f"a tuple (a list, in JSON) of {names}, in this order, none twice")
+            heads = get_args(Head)
+            if type(value) is not tuple or value != tuple(head for head in heads if head in value):
+                raise _refuse(
+                    field.name, value, f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice"
+                )
         else:
             accepted = tuple(choices) if choices else (hint,)
             if float in accepted:
                 accepted = (*accepted, int)
-            # bool is a subclass of int, and True is no size.
+            # bool is a subclass of int, but True is not a size.
             if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
                 names = " or ".join(t.__name__.replace("NoneType", "null") for t in accepted)
                 raise _refuse(field.name, value, f"a value of type {names}")
@@ -225,13 +226,13 @@ def _check_sizes(config: ModelConfig) -> None:
 def _check_processes(config: ModelConfig) -> None:
     for name in ("embedding_process", "pre_process", "post_process", "final_process"):
         commands = getattr(config, name)
-        # Only after a sublayer is there a residual to add.
+        # There is a residual to add only after a sublayer.
         accepted = "adn" if name == "post_process" else "dn"
-        # Article 002 drops out twice in a row, after the positions and "on the sum".
+        # Article 002 drops out twice in a row, after the positions and on the sum.
         counts = {command: commands.count(command) for command in accepted}
         if sum(counts.values()) != len(commands) or any(n > (2 if c == "d" else 1) for c, n in counts.items()):
             meanings = ", ".join(f"{command!r} {PROCESS_COMMANDS[command]}" for command in accepted)
-            raise _refuse(name, commands, f"each at most once, but for d, of {meanings}")
+            raise _refuse(name, commands, f"each at most once (d twice) of {meanings}")
 
 
 def _check_inputs(config: ModelConfig) -> None:
@@ -247,12 +248,12 @@ def _check_inputs(config: ModelConfig) -> None:
 
 def _check_arithmetic(config: ModelConfig) -> None:
     if config.norm == "scalar_layer_norm" and config.hidden_size < 2:
-        raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by one less")
+        raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by hidden_size - 1")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
     for name in _DROPOUT_RATES:
         if not 0 <= getattr(config, name) < 1:
-            raise _refuse(name, getattr(config, name), "a rate from 0 up to, not including, 1")
+            raise _refuse(name, getattr(config, name), "a rate from 0 to below 1")
     if config.masking == "exclude":
         if config.masking_value is not None:
             raise _refuse("masking_value", config.masking_value, "null: masking 'exclude' needs no value")
@@ -261,13 +262,13 @@ def _check_arithmetic(config: ModelConfig) -> None:
 
 
 def _check_heads(config: ModelConfig) -> None:
-    named = config.heads_on_top
-    if "masked_lm" in named and not config.source_vocabulary:
-        raise _refuse("heads_on_top", named, "no masked_lm: with source_vocabulary 0 there are no tokens to predict")
-    if "next_sentence" in named and "pooler" not in named:
-        raise _refuse("heads_on_top", named, "pooler beside next_sentence, which reads it")
-    if config.tied_embeddings and "masked_lm" not in named:
-        raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and there is none")
+    heads = config.heads_on_top
+    if "masked_lm" in heads and not config.source_vocabulary:
+        raise _refuse("heads_on_top", heads, "no masked_lm: with source_vocabulary 0 there are no tokens to predict")
+    if "next_sentence" in heads and "pooler" not in heads:
+        raise _refuse("heads_on_top", heads, "pooler as well, because next_sentence reads it")
+    if config.tied_embeddings and "masked_lm" not in heads:
+        raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and it is missing")
 
 
 def _check_decoder(config: ModelConfig) -> None:
@@ -283,12 +284,12 @@ def _check_decoder(config: ModelConfig) -> None:
     if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:
-        raise _refuse("normalize_memory", True, "false: the norm is that of pre_process, which has none")
+        raise _refuse("normalize_memory", True, "false: it uses the norm of pre_process, which has none")
     if config.shared_embeddings:
         for size in ("max_length", "vocabulary"):
             if getattr(config, f"target_{size}") != getattr(config, f"source_{size}"):
                 got = getattr(config, f"target_{size}")
-                raise _refuse(f"target_{size}", got, f"the source_{size}: they share their table")
+                raise _refuse(f"target_{size}", got, f"the source_{size}, because both share a table")
     for name in ("pad_id", "start_id", "end_id"):
         value = getattr(config, name)
         if value is not None and not 0 <= value < config.target_vocabulary:
@@ -313,8 +314,6 @@ def _check_attention_alone(config: ModelConfig) -> None:
     absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
     for name, nothing in (absent | dict.fromkeys(("pre_process", "post_process", "final_process"), "")).items():
         if getattr(config, name) != nothing:
-            raise _refuse(
-                name, getattr(config, name), f"{nothing!r}: kind attention has neither layers nor heads on top"
-            )
+            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind attention has no layers and no heads on top")
     if config.target_max_length < 1:
         raise _refuse("target_max_length", config.target_max_length, "at least 1: the longest row of queries")

@@ -1,4 +1,4 @@
-"""Seeded NumPy weights for any schema: the same for every framework, because no framework draws them."""
+"""Seeded random weights for any configuration, drawn in NumPy, so that every framework gets the same."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from . import schema
 from .config import Initializer, ModelConfig
 from .schema import Parameter
 
-STANDARD_DEVIATION = 0.02  # BERT (Devlin et al. 2018), and ERNIE and article 002 after it
+STANDARD_DEVIATION = 0.02  # BERT (Devlin et al. 2018), ERNIE and article 002
 
 Draw = Callable[[np.random.Generator, Parameter], Float32s]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How an initialiser draws tables, the weights of linear layers, and their biases."""
+    """How an initializer draws tables, the weights of linear layers, and their biases."""
 
     embedding: Draw
     weight: Draw
@@ -26,19 +26,19 @@ class Rules:
 
 
 def initialize(config: ModelConfig, seed: int = 0) -> dict[str, Float32s]:
-    """Weights as ``config.initializer`` draws them, see ``RULES``; every scale is 1, every bias of a norm 0.
+    """Draw weights by the rules of ``config.initializer``. The scale of a norm is 1 and its bias 0.
 
-    Each tensor has a random stream of its own, derived from ``seed`` and its name: a tensor added to the schema
-    changes no other.
+    Each tensor has its own random stream, derived from ``seed`` and its name, so a tensor added to the schema does not
+    change the others.
     """
     rules = RULES[config.initializer]
     return {name: _draw(parameter, rules, seed) for name, parameter in schema.parameters(config).items()}
 
 
 def perturb(tensors: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
-    """The same tensors, with noise from N(0, 0.2) in each that is constant. The others are passed on as they are.
+    """Return the tensors with noise from N(0, 0.2) added to each constant one. The others are the same objects.
 
-    A bias of zeros or a scale of ones hides every bug in its use: a parity check needs weights that do something.
+    A bias of zeros or a scale of ones hides every bug in its use, so a parity check needs other values.
     """
     return {name: _perturbed(name, tensor, seed) if np.ptp(tensor) == 0 else tensor for name, tensor in tensors.items()}
 
@@ -54,8 +54,8 @@ def _normal(deviation: float) -> Draw:
     return draw
 
 
-def _cut_normal(generator: np.random.Generator, parameter: Parameter) -> Float32s:
-    """From N(0, 0.02), again until it is within two deviations."""
+def _truncated_normal(generator: np.random.Generator, parameter: Parameter) -> Float32s:
+    """Draw from N(0, 0.02), and redraw whatever is further than two standard deviations from 0."""
     values = generator.standard_normal(parameter.shape, np.float32)
     while (outside := np.abs(values) > 2).any():
         values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
@@ -63,17 +63,17 @@ def _cut_normal(generator: np.random.Generator, parameter: Parameter) -> Float32
 
 
 def _torch_linear(generator: np.random.Generator, parameter: Parameter) -> Float32s:
-    """What torch.nn.Linear does with its weight and with its bias: uniform within one over the root of its inputs."""
+    """Draw as torch.nn.Linear does: weight and bias uniform within 1 / sqrt(inputs)."""
     return _uniform(generator, parameter, 1 / np.sqrt(parameter.fan_in))
 
 
 def _xavier_uniform(generator: np.random.Generator, parameter: Parameter) -> Float32s:
-    """Glorot and Bengio 2010: uniform within the root of six over the sum of inputs and outputs."""
+    """Draw uniformly within sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
     return _uniform(generator, parameter, np.sqrt(6 / sum(parameter.shape)))
 
 
 def _xavier_projections(generator: np.random.Generator, parameter: Parameter) -> Float32s:
-    """Article 004: Xavier for query, key and value, whose weights are bare parameters, torch.nn.Linear for the rest."""
+    """Draw query, key and value, which are bare parameters in article 004, by Xavier, and the rest as nn.Linear."""
     layer = parameter.name.split(".")[-2]
     draw = _xavier_uniform if layer in ("query", "key", "value") else _torch_linear
     return draw(generator, parameter)
@@ -84,14 +84,14 @@ def _uniform(generator: np.random.Generator, parameter: Parameter, bound: float)
 
 
 RULES: dict[Initializer, Rules] = {
-    "bert": Rules(embedding=_cut_normal, weight=_cut_normal, bias=_zeros),
-    # Article 000: tables by its own hand, the rest as torch.nn.Linear has it.
+    "bert": Rules(embedding=_truncated_normal, weight=_truncated_normal, bias=_zeros),
+    # Article 000 draws its tables itself and leaves the rest to torch.nn.Linear.
     "translation": Rules(embedding=_normal(0.1), weight=_torch_linear, bias=_torch_linear),
-    # Article 002, not cut.
+    # Article 002, not truncated.
     "prenorm": Rules(embedding=_normal(STANDARD_DEVIATION), weight=_normal(STANDARD_DEVIATION), bias=_zeros),
-    # Article 003: every matrix, so the tables too; it leaves the biases to torch.nn.Linear.
+    # Article 003 draws every matrix, tables included, and leaves the biases to torch.nn.Linear.
     "annotated": Rules(embedding=_xavier_uniform, weight=_xavier_uniform, bias=_torch_linear),
-    # Article 004, which embeds nothing: a table is that of torch.nn.Embedding.
+    # Article 004 has no embeddings; a table would be drawn as by torch.nn.Embedding.
     "multihead": Rules(embedding=_normal(1.0), weight=_xavier_projections, bias=_torch_linear),
 }
 

@@ -1,4 +1,4 @@
-"""Position tables, computed in float64 and rounded once, by whoever uses them."""
+"""Position tables, computed in float64. Each implementation rounds them once, to its own dtype."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,9 +10,10 @@ from triglot.shared.arrays import Float64s
 
 @cache
 def sinusoidal(length: int, hidden_size: int) -> Float64s:
-    """Sine in the even, cosine in the odd dimensions, (length, D); "Attention is all you need", section 3.5.
+    """Return sines in the even and cosines in the odd dimensions, (length, D).
 
-    Dimensions 2i and 2i + 1 share the angle ``position / 10000^(2i / D)``. The table is read-only.
+    Dimensions 2i and 2i + 1 share the angle ``position / 10000^(2i / D)`` ("Attention is all you need", section 3.5).
+    The table is read-only.
     """
     position = np.arange(length, dtype=np.float64)[:, None]
     pair = np.arange(0, hidden_size, 2, dtype=np.float64)
@@ -26,7 +27,7 @@ def sinusoidal(length: int, hidden_size: int) -> Float64s:
 
 @cache
 def sinusoidal_per_dimension(length: int, hidden_size: int) -> Float64s:
-    """Sine in the even, cosine in the odd dimensions, (length, D), each with an angle of its own; article 000.
+    """Return sines in the even and cosines in the odd dimensions, (length, D), each with its own angle; article 000.
 
     Dimension i has the angle ``position / 10000^(i / D)``. The table is read-only.
     """
@@ -42,9 +43,9 @@ TABLES = {"sinusoidal": sinusoidal, "sinusoidal_per_dimension": sinusoidal_per_d
 
 @dataclass(frozen=True)
 class Table:
-    """One of ``TABLES`` as a constant of a model, ``array`` (max_length, D), which no framework takes for a parameter.
+    """A position table as a constant of a model, ``array`` (max_length, D). No framework takes it for a parameter.
 
-    It is not read-only as the table itself: PyTorch warns of those.
+    The array is a writeable copy, because PyTorch warns about read-only arrays.
     """
 
     name: str

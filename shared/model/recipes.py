@@ -1,8 +1,8 @@
-"""Named configurations: each makes an existing model exactly that model. The ``-tiny`` siblings are for tests.
+"""The recipes: named configurations of existing models. Each has a ``-tiny`` sibling for tests.
 
 Sources: ``dygraph`` is the PaddlePaddle 1.7 encoder built on PrePostProcess commands (the ERNIE code), at the sizes
-of BERT-base; ``bert-base`` is BERT-base uncased (Devlin et al. 2018); ``ernie-base`` is ERNIE 2.0 base, English;
-``minilm`` is sentence-transformers/all-MiniLM-L6-v2.
+of BERT-base. ``bert-base`` is BERT-base uncased (Devlin et al. 2018). ``ernie-base`` is ERNIE 2.0 base, English.
+``minilm`` is sentence-transformers/all-MiniLM-L6-v2. The others are the models of four articles.
 """
 
 from dataclasses import replace
@@ -62,8 +62,9 @@ _ERNIE_BASE = replace(_BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="
 
 _MINILM = replace(_BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536)
 
-# Article 000: a toy translation. Pre-norm, and no norm at the end; one norm serves query, key and value. The text says
-# five encoder layers and builds three; its sizes are hard-coded, so that only a length of 50 works; here any up to it.
+# Article 000: a toy translation. Pre-norm without a final norm; one norm serves query, key and value. The text says
+# five encoder layers and builds three. Its sizes are hard-coded, so only length 50 works there; here any length up to
+# 50 does.
 _TRANSLATION = ModelConfig(
     kind="encoder_decoder",
     hidden_size=32,
@@ -94,8 +95,8 @@ _TRANSLATION = ModelConfig(
     initializer="translation",
 )
 
-# Article 003: "Attention is all you need" step by step, at the sizes of the paper. Its masks are never assigned; here
-# they are. One norm after the stacks, which the article leaves out.
+# Article 003: "Attention is all you need" step by step, at the sizes of the paper. The article computes its masks but
+# never assigns them; here they are applied. It also leaves out the classes that hold the final norms.
 _ANNOTATED = replace(
     _TRANSLATION,
     hidden_size=512,
@@ -130,10 +131,10 @@ _ANNOTATED = replace(
     initializer="annotated",
 )
 
-# Article 002: pre-norm, a ReLU after each attention, and both stacks read the same embedded ids, so one table serves
-# both. The text gives no sizes but six layers and a four times wider feed-forward; the others are those of article
-# 003. It calls its lower-triangular mask an upper one, has no mask for padding, and adds what the position module
-# returns, embeddings and all, to the embeddings; here it adds the positions.
+# Article 002: pre-norm, a ReLU after each attention, and one table for both stacks, which read the same ids. The text
+# states only six layers and a four times wider feed-forward; the other sizes are those of article 003. It calls its
+# lower-triangular mask an upper one, has no padding mask, and adds the output of its position module, which includes
+# the embeddings, to the embeddings; here the positions alone are added.
 _PRENORM = replace(
     _ANNOTATED,
     embedding_scale=False,
@@ -147,8 +148,8 @@ _PRENORM = replace(
     initializer="prenorm",
 )
 
-# Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. The text calls True "keep" in
-# its example of a padding mask, and its code ignores what is True; here True is "may attend", as everywhere.
+# Article 004: multi-head attention as PyTorch 1.4 computes it, at the sizes of the paper. In the article's example of a
+# padding mask True means "keep", but its code ignores where True; here True means "may attend", as everywhere.
 _MULTIHEAD = ModelConfig(
     kind="attention",
     hidden_size=512,
@@ -171,7 +172,7 @@ _MULTIHEAD = ModelConfig(
     initializer="multihead",
 )
 
-# Sizes that share no factor by accident: an axis mistaken for another one shows as a wrong shape.
+# Sizes that all differ, so that an axis mistaken for another shows as a wrong shape.
 _TINY_SIZES = {
     "hidden_size": 24,
     "layers": 2,
@@ -223,16 +224,16 @@ _RECIPES: dict[str, ModelConfig] = {
 
 
 def recipes() -> dict[str, ModelConfig]:
-    """Every recipe by name, as a new dictionary."""
+    """Return every recipe by name, as a new dictionary."""
     return dict(_RECIPES)
 
 
 def recipe(name: str) -> ModelConfig:
-    """One recipe.
+    """Return the recipe ``name``.
 
     Raises:
-        ConfigError: there is no recipe of that name.
+        ConfigError: no recipe has that name.
     """
     if name not in _RECIPES:
-        raise ConfigError(f"unknown recipe {name!r}; the recipes are {', '.join(_RECIPES)}")
+        raise ConfigError(f"unknown recipe {name!r}; expected one of {', '.join(_RECIPES)}")
     return _RECIPES[name]

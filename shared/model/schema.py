@@ -1,8 +1,8 @@
-"""From a configuration to every parameter of the model: canonical name, shape, named axes, role.
+"""The schema: every parameter of a configuration, with its canonical name, shape, named axes and role.
 
-The names are the attribute path of the parameter in every implementation. Linear weights are (in, out), whatever
-the framework; query, key and value are separate; the heads lie contiguous in the out axis. Initialisers, strict
-loading, porting and inspection all read this one list.
+A name is the attribute path of the parameter in every implementation. Linear weights are (in, out) in every framework.
+Query, key and value are separate, and each head is a contiguous block of the out axis. Initializers, strict loading,
+porting and inspection all read this list.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,18 @@ from .config import DECODER_HEADS, ModelConfig
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
 
 TOKEN_TABLE = "embeddings.token.weight"
-FEWEST_OF_A_LAYER = 8  # a layer without norms and optional biases: four projections, two linears with a bias
+FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: ``shape`` and one axis name for each of its dimensions.
+    """A parameter: its name, its ``shape``, and one axis name for each dimension.
 
-    ``role`` says what the parameter does: it decides how it is initialised and whether a framework that stores
-    linear weights as (out, in) transposes it. It is never guessed from a shape: a square weight has the same shape
-    either way. ``fan_in`` is the number of inputs of the linear layer that a weight or a bias belongs to: some
-    initialisers draw both by it. Of tables and norms it is 0.
+    ``role`` decides how it is initialised, and whether a framework that stores linear weights as (out, in) transposes
+    it. That is never guessed from the shape, because a square weight has the same shape either way. ``fan_in`` is the
+    number of inputs of the linear layer that a weight or bias belongs to, and 0 for tables and norms; some initializers
+    need it.
     """
 
     name: str
@@ -42,23 +42,23 @@ class Parameter:
 
 
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
-    """Every parameter of ``config`` by canonical name, in the order of the computation."""
+    """Return every parameter of ``config`` by canonical name, in the order of the computation."""
     return {parameter.name: parameter for parameter in _model(config)}
 
 
 def aliases(config: ModelConfig) -> dict[str, str]:
-    """Other names of parameters, for what is tied: alias -> canonical name. Only the canonical one is stored."""
+    """Return further names of tied parameters: alias -> canonical name. Only the canonical one is stored."""
     return {MASKED_LM_TABLE: TOKEN_TABLE} if config.tied_embeddings else {}
 
 
 def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
-    """Compare ``tensors`` with the schema: names in both directions, shapes, dtypes.
+    """Compare ``tensors`` with the schema: names in both directions, shapes and dtypes.
 
     Raises:
-        CheckpointError: lists every missing, extra, misshapen and mistyped tensor, all in one message.
+        CheckpointError: the one message lists every missing or unexpected tensor and every wrong shape or dtype.
     """
     layers = config.layers + config.decoder_layers
-    if layers > len(tensors):  # before as many names are made up
+    if layers > len(tensors):  # refused before that many names are generated
         raise CheckpointError(f"{len(tensors)} tensors cannot be the {layers} layers of the configuration")
     expected = parameters(config)
     problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
@@ -177,7 +177,7 @@ def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Paramete
 
 
 def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:
-    # Article 003 learns one scale and one bias, not one for each dimension.
+    # Article 003 learns a single scale and bias instead of one for each dimension.
     shape, axes = ((config.hidden_size,), ("hidden",)) if config.norm == "layer_norm" else ((1,), ("scalar",))
     yield Parameter(f"{path}.scale", shape, axes, "scale")
     yield Parameter(f"{path}.bias", shape, axes, "bias")
