@@ -1,6 +1,6 @@
-"""The decoder: a stack of layers of self-attention, cross-attention and feed-forward, each between its processes.
+"""The decoder: a stack of layers of self-attention, cross-attention to the encoder's output, and feed-forward.
 
-Shapes: B batch, T target length, S source length, H heads, D hidden size.
+Shapes: B batch, T target length, S source length, H heads, K key size, V value size, D hidden size.
 """
 
 from collections.abc import Sequence
@@ -17,34 +17,34 @@ from .feed_forward import FeedForward
 from .process import PrePostProcess
 
 
-class Past:
-    """What a layer keeps from one target token to the next, so that each is computed once.
+class KeyValueCache:
+    """The keys and values of one layer, cached in generation so that every token is projected only once.
 
-    keys: (B, H, T, K) and values: (B, H, T, V) of the target, up to ``place``, where the next token comes;
-    memory_keys: (B, H, S, K) and memory_values: (B, H, S, V).
+    keys: (B, H, T, K) and values: (B, H, T, V) of the target; the next token goes to ``position``. memory_keys:
+    (B, H, S, K) and memory_values: (B, H, S, V) of the memory, which is the output of the encoder.
     """
 
     def __init__(
-        self, keys: Array, values: Array, memory_keys: Array, memory_values: Array, place: int | Array
+        self, keys: Array, values: Array, memory_keys: Array, memory_values: Array, position: int | Array
     ) -> None:
         self.keys = keys
         self.values = values
         self.memory_keys = memory_keys
         self.memory_values = memory_values
-        self.place = place
+        self.position = position
 
-    def extend(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """All keys and values so far, with those of the token at ``place``, (B, H, 1, K) and (B, H, 1, V)."""
-        here = (jnp.arange(self.keys.shape[2]) == self.place)[:, None]
-        self.keys = jnp.where(here, keys, self.keys)
-        self.values = jnp.where(here, values, self.values)
+    def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
+        """Store the keys (B, H, 1, K) and values (B, H, 1, V) of the token at ``position``; return all."""
+        is_new = (jnp.arange(self.keys.shape[2]) == self.position)[:, None]
+        self.keys = jnp.where(is_new, keys, self.keys)
+        self.values = jnp.where(is_new, values, self.values)
         return self.keys, self.values
 
 
 class DecoderLayer(nnx.Module):
-    """Self-attention, cross-attention to the memory, then feed-forward. x: (B, T, D). memory: (B, S, D).
+    """Self-attention, cross-attention, then feed-forward ("Attention is all you need", section 3.1).
 
-    allowed: bool, broadcastable to (B, H, T, T). memory_allowed: bool, broadcastable to (B, H, T, S).
+    Each sublayer stands between a pre- and a post-process.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -65,20 +65,25 @@ class DecoderLayer(nnx.Module):
         allowed: Array,
         memory: Array,
         memory_allowed: Array,
-        past: Past | None = None,
+        cache: KeyValueCache | None = None,
         probe: Probe | None = None,
     ) -> Array:
+        """Return the output of the layer, (B, T, D).
+
+        x: (B, T, D). allowed: bool, broadcastable to (B, H, T, T). memory: (B, S, D), the output of the encoder.
+        memory_allowed: bool, broadcastable to (B, H, T, S). cache: updated; x is then the one token at its position.
+        """
         residual = x
         x = self.pre_self_attention(x, probe=under(probe, "pre_self_attention"))
         keys, values = self.self_attention.project(x, x, probe=under(probe, "self_attention"))
-        if past is not None:
-            keys, values = past.extend(keys, values)
+        if cache is not None:
+            keys, values = cache.update(keys, values)
         x, _ = self.self_attention.attend(x, keys, values, allowed, probe=under(probe, "self_attention"))
         x = self.post_self_attention(x, residual, probe=under(probe, "post_self_attention"))
         residual = x
         x = self.pre_cross_attention(x, probe=under(probe, "pre_cross_attention"))
-        if past is not None:
-            keys, values = past.memory_keys, past.memory_values
+        if cache is not None:
+            keys, values = cache.memory_keys, cache.memory_values
         else:
             keys, values = self.project_memory(memory, probe)
         x, _ = self.cross_attention.attend(x, keys, values, memory_allowed, probe=under(probe, "cross_attention"))
@@ -89,15 +94,15 @@ class DecoderLayer(nnx.Module):
         return self.post_feed_forward(x, residual, probe=under(probe, "post_feed_forward"))
 
     def project_memory(self, memory: Array, probe: Probe | None = None) -> tuple[Array, Array]:
-        """What the cross-attention attends to, (B, H, S, K) and (B, H, S, V): the same for every target token."""
+        """Return the memory's keys (B, H, S, K) and values (B, H, S, V), which all target tokens share."""
         if self.config.normalize_memory:
-            # Article 000: one norm serves query, key and value.
+            # Article 000 normalises query, key and value by one norm.
             memory = self.pre_cross_attention(memory, probe=under(probe, "memory"))
         return self.cross_attention.project(memory, memory, probe=under(probe, "cross_attention"))
 
 
 class Decoder(nnx.Module):
-    """The layers, then the final process. Shapes as in ``DecoderLayer``."""
+    """The layers, then the final process."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([DecoderLayer(config, rngs=rngs) for _ in range(config.decoder_layers)])
@@ -109,10 +114,11 @@ class Decoder(nnx.Module):
         allowed: Array,
         memory: Array,
         memory_allowed: Array,
-        pasts: Sequence[Past] | None = None,
+        caches: Sequence[KeyValueCache] | None = None,
         probe: Probe | None = None,
     ) -> Array:
+        """Return the output of the stack, (B, T, D). caches: one for each layer. Otherwise as in ``DecoderLayer``."""
         for i, layer in enumerate(self.layers):
-            past = None if pasts is None else pasts[i]
-            x = layer(x, allowed, memory, memory_allowed, past, probe=under(probe, f"layers.{i}"))
+            cache = None if caches is None else caches[i]
+            x = layer(x, allowed, memory, memory_allowed, cache, probe=under(probe, f"layers.{i}"))
         return self.final(x, probe=under(probe, "final"))

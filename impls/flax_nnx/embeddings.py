@@ -1,4 +1,4 @@
-"""From token ids to vectors: token, position, segment and task embeddings, summed.
+"""Embeddings: turn token ids into vectors, the sums of token, position, segment and task embeddings.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -15,12 +15,11 @@ from .process import PrePostProcess
 
 
 class Embeddings(nnx.Module):
-    """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
+    """The sum of the embeddings that the configuration names, then a process.
 
-    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target; ``first`` is the
-    position of the first token. Segments are BERT's
-    (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal positions and the scale those of "Attention is
-    all you need", sections 3.4 and 3.5, but for the ones with an angle for each dimension, which article 000 has.
+    ``vocabulary`` and ``max_length`` are the source's or the target's. Segments come from BERT (Devlin et al. 2018),
+    tasks from ERNIE 2.0 (Sun et al. 2019), the scale and sinusoidal positions from "Attention is all you need"
+    (sections 3.4 and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
     """
 
     def __init__(self, vocabulary: int, max_length: int, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -42,20 +41,24 @@ class Embeddings(nnx.Module):
         token_ids: Array,
         segment_ids: Array | None,
         task_ids: Array | None,
-        first: int | Array = 0,
+        first_position: int | Array = 0,
         probe: Probe | None = None,
     ) -> Array:
+        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S).
+
+        ``first_position`` is the position of the first token. It is above 0 when a decoder reads one token at a time.
+        """
         length = token_ids.shape[1]
-        places = jnp.arange(length) + first
+        position_ids = jnp.arange(length) + first_position
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5
         if self.config.positions == "learned":
-            x = x + self.position(places + self.config.position_offset)
+            x = x + self.position(position_ids + self.config.position_offset)
         elif self.config.positions != "none":
-            x = x + jnp.asarray(self.table.array, x.dtype)[places]
+            x = x + jnp.asarray(self.table.array, x.dtype)[position_ids]
         if self.config.segments:
-            assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
+            assert segment_ids is not None  # only a target lacks them; an encoder-decoder has no segments
             x = x + self.segment(segment_ids)
         if self.config.tasks:
             assert task_ids is not None

@@ -1,4 +1,4 @@
-"""The encoder: a stack of layers of self-attention and feed-forward, each between a pre- and a post-process.
+"""The encoder: a stack of layers of self-attention and feed-forward.
 
 Shapes: B batch, S length, H heads, D hidden size.
 """
@@ -15,7 +15,10 @@ from .process import PrePostProcess
 
 
 class EncoderLayer(nnx.Module):
-    """Self-attention, then feed-forward. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """Self-attention, then feed-forward ("Attention is all you need", section 3.1).
+
+    Each sublayer stands between a pre- and a post-process.
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.pre_attention = PrePostProcess(config.pre_process, config.residual_dropout, config, rngs=rngs)
@@ -26,6 +29,7 @@ class EncoderLayer(nnx.Module):
         self.post_feed_forward = PrePostProcess(config.post_process, config.residual_dropout, config, rngs=rngs)
 
     def __call__(self, x: Array, allowed: Array, probe: Probe | None = None) -> Array:
+        """Return the output of the layer, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         residual = x
         x = self.pre_attention(x, probe=under(probe, "pre_attention"))
         x, _ = self.attention(x, x, x, allowed, probe=under(probe, "attention"))
@@ -37,13 +41,14 @@ class EncoderLayer(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """The layers, then the final process. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """The layers, then the final process."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([EncoderLayer(config, rngs=rngs) for _ in range(config.layers)])
         self.final = PrePostProcess(config.final_process, config.residual_dropout, config, rngs=rngs)
 
     def __call__(self, x: Array, allowed: Array, probe: Probe | None = None) -> Array:
+        """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         for i, layer in enumerate(self.layers):
             x = layer(x, allowed, probe=under(probe, f"layers.{i}"))
         return self.final(x, probe=under(probe, "final"))

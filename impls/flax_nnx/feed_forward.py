@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network.
+"""The position-wise feed-forward network: two linear layers that treat every token alike.
 
 Shapes: B batch, S length, D hidden size, F feed-forward size.
 """
@@ -12,7 +12,7 @@ from jax import Array
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe, dropped, observe
 
-# Exact or approximate is always written out: the defaults of the frameworks differ.
+# ``approximate`` is always written out, because the frameworks have different defaults.
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -21,7 +21,7 @@ ACTIVATIONS = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear layers with an activation between them ("Attention is all you need", section 3.3). x: (B, S, D)."""
+    """Two linear layers, D to F to D, with an activation between them ("Attention is all you need", section 3.3)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.inner = nnx.Linear(config.hidden_size, config.feed_forward_size, rngs=rngs)
@@ -31,6 +31,7 @@ class FeedForward(nnx.Module):
         self.output_dropout = nnx.Dropout(config.feed_forward_output_dropout, rngs=rngs)
 
     def __call__(self, x: Array, probe: Probe | None = None) -> Array:
+        """Return the output, (B, S, D). x: (B, S, D)."""
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
         x = dropped(probe, "dropout", x, self.dropout)

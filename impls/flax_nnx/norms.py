@@ -1,4 +1,4 @@
-"""Layer normalisation.
+"""Layer normalisation: bring each vector to mean 0 and variance 1, then scale and shift it.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -11,9 +11,9 @@ from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm(nnx.Module):
-    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+    """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
-    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -22,8 +22,9 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.hidden_size))
 
     def __call__(self, x: Array) -> Array:
-        # Written out: nnx.LayerNorm computes the variance as E[x^2] - E[x]^2 by default, which cancels. In float32 or
-        # wider, as the kernels of the other frameworks do it.
+        """Return the normalised vectors, (..., D). x: (..., D)."""
+        # Written out, because nnx.LayerNorm by default computes the variance as E[x^2] - E[x]^2, which cancels. The
+        # kernels of the other frameworks also compute in float32 or wider.
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centred = wide - wide.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
@@ -31,9 +32,9 @@ class LayerNorm(nnx.Module):
 
 
 class ScalarLayerNorm(nnx.Module):
-    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+    """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
-    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -42,6 +43,7 @@ class ScalarLayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(1))
 
     def __call__(self, x: Array) -> Array:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         deviation = wide.std(axis=-1, ddof=1, keepdims=True)
         normalised = (wide - wide.mean(axis=-1, keepdims=True)) / (deviation + self.eps)

@@ -1,6 +1,6 @@
-"""The whole model: embeddings, encoder, decoder, heads.
+"""The whole model: embeddings, encoder, decoder and heads, or attention alone.
 
-Shapes: B batch, S length, D hidden size.
+Shapes: B batch, S source length, T target length, D hidden size.
 """
 
 from flax import nnx
@@ -19,11 +19,7 @@ from .heads import Heads
 
 
 class Transformer(nnx.Module):
-    """A Transformer as ``config`` describes it.
-
-    source: token ids (B, S), or vectors (B, S, D) for a model without a vocabulary. valid: bool (B, S), True for
-    real tokens. segment_ids, task_ids: (B, S). The output (B, S, D) is zero at padding tokens.
-    """
+    """A Transformer as ``config`` describes it: an encoder, an encoder-decoder, or one attention layer."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -50,15 +46,20 @@ class Transformer(nnx.Module):
         target_valid: Array | None = None,
         probe: Probe | None = None,
     ) -> tuple[Array, dict[str, Array]]:
-        """The output of the last layer, and the heads by name. target, target_valid: (B, T), for a decoder."""
+        """Return the last layer's output, zero at padding tokens, and the outputs of the heads by name.
+
+        source: token ids (B, S), or vectors (B, S, D) if the model has no vocabulary. valid: bool (B, S), True for real
+        tokens. segment_ids, task_ids: (B, S). A decoder also needs target: token ids (B, T), and target_valid: bool
+        (B, T). The output is (B, S, D) for an encoder and (B, T, D) for a decoder.
+        """
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         if self.config.kind == "encoder_decoder":
             assert target is not None
             assert target_valid is not None
             x = self.decode(target, target_valid, x, valid, probe)
             valid = target_valid
-        tokens = self.embeddings.token.embedding[...] if self.config.tied_embeddings else None
-        return x, self.heads(x, valid, tokens, probe=under(probe, "heads"))
+        token_table = self.embeddings.token.embedding[...] if self.config.tied_embeddings else None
+        return x, self.heads(x, valid, token_table, probe=under(probe, "heads"))
 
     def encode(
         self,
@@ -68,7 +69,7 @@ class Transformer(nnx.Module):
         task_ids: Array | None = None,
         probe: Probe | None = None,
     ) -> Array:
-        """The output of the encoder."""
+        """Return the output of the encoder, (B, S, D), zero at padding tokens."""
         x = source
         if self.config.source_vocabulary:
             x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
@@ -78,16 +79,16 @@ class Transformer(nnx.Module):
     def decode(
         self, target: Array, target_valid: Array, memory: Array, valid: Array, probe: Probe | None = None
     ) -> Array:
-        """The output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), that of the encoder."""
+        """Return the output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), from ``encode``."""
         x = self.embed_target(target, probe=probe)
         allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
         return observe(probe, "decoded", jnp.where(target_valid[:, :, None], x, 0.0))
 
-    def embed_target(self, target: Array, first: int | Array = 0, probe: Probe | None = None) -> Array:
-        """What the decoder reads, (B, T, D). ``first``: the position of the first token."""
+    def embed_target(self, target: Array, first_position: int | Array = 0, probe: Probe | None = None) -> Array:
+        """Return the embedded target, (B, T, D). ``first_position`` is the position of its first token."""
         embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
-        return embeddings(target, None, None, first, probe=under(probe, "target_embeddings"))
+        return embeddings(target, None, None, first_position, probe=under(probe, "target_embeddings"))
 
     def attend(
         self,
@@ -98,6 +99,9 @@ class Transformer(nnx.Module):
         bias: Array,
         probe: Probe | None = None,
     ) -> tuple[Array, Array]:
-        """The output of a model that is attention alone, (B, T, D), and its weights, averaged over heads, (B, T, S)."""
+        """Return the output, (B, T, D), and the weights averaged over heads, (B, T, S), of a model that only attends.
+
+        The arguments are those of ``MultiHeadAttention``.
+        """
         output, weights = self.attention(query, key, value, allowed, bias, probe=under(probe, "attention"))
         return output, observe(probe, "averaged", weights.mean(axis=1))

@@ -1,4 +1,4 @@
-"""Multi-head attention.
+"""Multi-head attention: every target token takes weighted means of source values, one in each head.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, V value size, D hidden size.
 """
@@ -13,20 +13,15 @@ from .masks import masked_softmax
 
 
 class MultiHeadAttention:
-    """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
-
-    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend. bias:
-    float, broadcastable to (B, H, T, S), added to the scores. Returns (B, T, D) and the weights, (B, H, T, S). Key and
-    value size are free; the query is scaled by K^-0.5 before the product.
-    """
+    """Attention with H heads ("Attention is all you need", section 3.2.2). K and V may differ from D / H."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        keys, values = config.heads * config.key_size, config.heads * config.value_size
-        self.query = nn.Linear(config.hidden_size, keys, bias=config.projection_bias)
-        self.key = nn.Linear(config.hidden_size, keys, bias=config.projection_bias)
-        self.value = nn.Linear(config.hidden_size, values, bias=config.projection_bias)
-        self.output = nn.Linear(values, config.hidden_size, bias=config.output_bias)
+        key_features, value_features = config.heads * config.key_size, config.heads * config.value_size
+        self.query = nn.Linear(config.hidden_size, key_features, bias=config.projection_bias)
+        self.key = nn.Linear(config.hidden_size, key_features, bias=config.projection_bias)
+        self.value = nn.Linear(config.hidden_size, value_features, bias=config.projection_bias)
+        self.output = nn.Linear(value_features, config.hidden_size, bias=config.output_bias)
         self.dropout = nn.Dropout(config.attention_dropout)
         self.output_dropout = nn.Dropout(config.attention_output_dropout)
 
@@ -39,11 +34,16 @@ class MultiHeadAttention:
         bias: ndarray | None = None,
         probe: Probe | None = None,
     ) -> tuple[ndarray, ndarray]:
+        """Return the output, (B, T, D), and the attention weights, (B, H, T, S).
+
+        query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True where a query may
+        attend. bias: float, broadcastable to (B, H, T, S), added to the scores.
+        """
         keys, values = self.project(key, value, probe)
         return self.attend(query, keys, values, allowed, bias, probe)
 
     def project(self, key: ndarray, value: ndarray, probe: Probe | None = None) -> tuple[ndarray, ndarray]:
-        """What is attended to, (B, H, S, K) and (B, H, S, V): a decoder keeps it from one target token to the next."""
+        """Project key and value, (B, S, D), to keys (B, H, S, K) and values (B, H, S, V), which a decoder can cache."""
         keys = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
         values = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
         return keys, values
@@ -57,7 +57,10 @@ class MultiHeadAttention:
         bias: ndarray | None = None,
         probe: Probe | None = None,
     ) -> tuple[ndarray, ndarray]:
-        """The attention of ``query`` to what ``project`` returned."""
+        """Attend to projected keys (B, H, S, K) and values (B, H, S, V).
+
+        The query is scaled by K^-0.5 before the product. The other arguments and the results are those of the layer.
+        """
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         scores = nn.matmul(query * self.config.key_size**-0.5, keys.swapaxes(-1, -2))
         scores = observe(probe, "scores", scores)
@@ -72,9 +75,9 @@ class MultiHeadAttention:
         return dropped(probe, "output_dropout", output, self.output_dropout), weights
 
     def split_heads(self, x: ndarray, size: int) -> ndarray:
-        """(B, S, H * size) -> (B, H, S, size)."""
+        """Split the last axis into heads: (B, S, H * size) to (B, H, S, size)."""
         return x.reshape(*x.shape[:-1], self.config.heads, size).swapaxes(1, 2)
 
     def merge_heads(self, x: ndarray) -> ndarray:
-        """(B, H, T, V) -> (B, T, H * V)."""
+        """Merge the heads into the last axis: (B, H, T, V) to (B, T, H * V)."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)

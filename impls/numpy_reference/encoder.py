@@ -1,4 +1,4 @@
-"""The encoder: a stack of layers of self-attention and feed-forward, each between a pre- and a post-process.
+"""The encoder: a stack of layers of self-attention and feed-forward.
 
 Shapes: B batch, S length, H heads, D hidden size.
 """
@@ -14,7 +14,10 @@ from .process import PrePostProcess
 
 
 class EncoderLayer:
-    """Self-attention, then feed-forward. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """Self-attention, then feed-forward ("Attention is all you need", section 3.1).
+
+    Each sublayer stands between a pre- and a post-process.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self.pre_attention = PrePostProcess(config.pre_process, config.residual_dropout, config)
@@ -25,6 +28,7 @@ class EncoderLayer:
         self.post_feed_forward = PrePostProcess(config.post_process, config.residual_dropout, config)
 
     def __call__(self, x: ndarray, allowed: ndarray, probe: Probe | None = None) -> ndarray:
+        """Return the output of the layer, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         residual = x
         x = self.pre_attention(x, probe=under(probe, "pre_attention"))
         x, _ = self.attention(x, x, x, allowed, probe=under(probe, "attention"))
@@ -36,13 +40,14 @@ class EncoderLayer:
 
 
 class Encoder:
-    """The layers, then the final process. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """The layers, then the final process."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.layers = [EncoderLayer(config) for _ in range(config.layers)]
         self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
 
     def __call__(self, x: ndarray, allowed: ndarray, probe: Probe | None = None) -> ndarray:
+        """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         for i, layer in enumerate(self.layers):
             x = layer(x, allowed, probe=under(probe, f"layers.{i}"))
         return self.final(x, probe=under(probe, "final"))

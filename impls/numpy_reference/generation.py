@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from . import masks
-from .decoder import Past
+from .decoder import KeyValueCache
 from .transformer import Transformer
 
 # One layer's key-value cache: keys and values of the target so far, and those of the memory.
@@ -70,12 +70,12 @@ class Generator:
         place: ndarray,
     ) -> tuple[ndarray, list[LayerCache] | None]:
         """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
-        pasts = None if cache is None else [Past(*tensors, place) for tensors in cache]
-        x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
+        caches = None if cache is None else [KeyValueCache(*tensors, place) for tensors in cache]
+        x = self.transformer.decoder(x, allowed, memory, memory_allowed, caches)
         (scores,) = self.transformer.heads(x, np.ones(x.shape[:2], np.bool_), None).values()
-        if pasts is None:
+        if caches is None:
             return scores, None
-        return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
+        return scores, [(layer.keys, layer.values, layer.memory_keys, layer.memory_values) for layer in caches]
 
     def empty_cache(self, memory: ndarray, length: int) -> list[LayerCache]:
         """Return the cache before the first token: zeros for the target, and keys and values of the memory."""

@@ -1,4 +1,4 @@
-"""Layer normalisation.
+"""Layer normalisation: bring each vector to mean 0 and variance 1, then scale and shift it.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -11,9 +11,9 @@ from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm:
-    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+    """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
-    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -22,15 +22,16 @@ class LayerNorm:
         self.bias = np.zeros(config.hidden_size)
 
     def __call__(self, x: ndarray) -> ndarray:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         centred = x - nn.mean(x)
         variance = nn.mean(centred * centred)
         return centred / np.sqrt(variance + self.eps) * self.scale + self.bias
 
 
 class ScalarLayerNorm:
-    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+    """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
-    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -39,6 +40,7 @@ class ScalarLayerNorm:
         self.bias = np.zeros(1)
 
     def __call__(self, x: ndarray) -> ndarray:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         centred = x - nn.mean(x)
         deviation = np.sqrt(nn.mean(centred * centred) * (x.shape[-1] / (x.shape[-1] - 1)))
         return centred / (deviation + self.eps) * self.scale + self.bias

@@ -1,4 +1,4 @@
-"""What stands around every sublayer: residual, norm and dropout, in the order that a string of commands says.
+"""Pre- and post-processes: residual, norm and dropout around every sublayer.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -13,10 +13,10 @@ from .norms import NORMS
 
 
 class PrePostProcess:
-    """``a`` adds the residual, ``n`` normalises, ``d`` drops out; "" passes x on. x, residual: (B, S, D).
+    """Run commands in the order of a string: "a" adds the residual, "n" normalises, "d" applies dropout.
 
-    Source: PrePostProcessLayer of ERNIE in PaddlePaddle 1.7. Pre-norm is "n" before and "da" after the sublayer,
-    post-norm is "" before and "dan" after it.
+    Pre-norm is "n" before a sublayer and "da" after it. Post-norm is "" before and "dan" after. Source:
+    PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
     """
 
     def __init__(self, commands: str, dropout: float, config: ModelConfig) -> None:
@@ -27,12 +27,13 @@ class PrePostProcess:
             self.dropout = nn.Dropout(dropout)
 
     def __call__(self, x: ndarray, residual: ndarray | None = None, probe: Probe | None = None) -> ndarray:
-        for place, command in enumerate(self.commands):
+        """Return the processed x, (B, S, D). residual: the input of the sublayer, (B, S, D), for the command "a"."""
+        for index, command in enumerate(self.commands):
             if command == "a":
-                assert residual is not None  # ModelConfig accepts an "a" after a sublayer alone
+                assert residual is not None  # ModelConfig accepts "a" only after a sublayer
                 x = observe(probe, "residual", x + residual)
             elif command == "n":
                 x = observe(probe, "norm", self.norm(x))
             elif command == "d":
-                x = dropped(probe, f"dropout.{place}", x, self.dropout)
+                x = dropped(probe, f"dropout.{index}", x, self.dropout)
         return x

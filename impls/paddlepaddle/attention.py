@@ -1,4 +1,4 @@
-"""Multi-head attention.
+"""Multi-head attention: every target token takes weighted means of source values, one in each head.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, V value size, D hidden size.
 """
@@ -14,21 +14,16 @@ from .masks import exact, masked_softmax
 
 
 class MultiHeadAttention(nn.Layer):
-    """Weighted means of the values, H of them side by side ("Attention is all you need", section 3.2.2).
-
-    query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True = may attend. bias:
-    float, broadcastable to (B, H, T, S), added to the scores. Returns (B, T, D) and the weights, (B, H, T, S). Key and
-    value size are free; the query is scaled by K^-0.5 before the product.
-    """
+    """Attention with H heads ("Attention is all you need", section 3.2.2). K and V may differ from D / H."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        keys, values = config.heads * config.key_size, config.heads * config.value_size
-        self.query = nn.Linear(config.hidden_size, keys, bias_attr=None if config.projection_bias else False)
-        self.key = nn.Linear(config.hidden_size, keys, bias_attr=None if config.projection_bias else False)
-        self.value = nn.Linear(config.hidden_size, values, bias_attr=None if config.projection_bias else False)
-        self.output = nn.Linear(values, config.hidden_size, bias_attr=None if config.output_bias else False)
+        key_features, value_features = config.heads * config.key_size, config.heads * config.value_size
+        self.query = nn.Linear(config.hidden_size, key_features, bias_attr=None if config.projection_bias else False)
+        self.key = nn.Linear(config.hidden_size, key_features, bias_attr=None if config.projection_bias else False)
+        self.value = nn.Linear(config.hidden_size, value_features, bias_attr=None if config.projection_bias else False)
+        self.output = nn.Linear(value_features, config.hidden_size, bias_attr=None if config.output_bias else False)
         self.dropout = nn.Dropout(config.attention_dropout, mode="upscale_in_train")
         self.output_dropout = nn.Dropout(config.attention_output_dropout, mode="upscale_in_train")
 
@@ -41,11 +36,16 @@ class MultiHeadAttention(nn.Layer):
         bias: Tensor | None = None,
         probe: Probe | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """Return the output, (B, T, D), and the attention weights, (B, H, T, S).
+
+        query: (B, T, D). key, value: (B, S, D). allowed: bool, broadcastable to (B, H, T, S), True where a query may
+        attend. bias: float, broadcastable to (B, H, T, S), added to the scores.
+        """
         keys, values = self.project(key, value, probe)
         return self.attend(query, keys, values, allowed, bias, probe)
 
     def project(self, key: Tensor, value: Tensor, probe: Probe | None = None) -> tuple[Tensor, Tensor]:
-        """What is attended to, (B, H, S, K) and (B, H, S, V): a decoder keeps it from one target token to the next."""
+        """Project key and value, (B, S, D), to keys (B, H, S, K) and values (B, H, S, V), which a decoder can cache."""
         keys = observe(probe, "key", self.split_heads(self.key(key), self.config.key_size))
         values = observe(probe, "value", self.split_heads(self.value(value), self.config.value_size))
         return keys, values
@@ -59,7 +59,10 @@ class MultiHeadAttention(nn.Layer):
         bias: Tensor | None = None,
         probe: Probe | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The attention of ``query`` to what ``project`` returned."""
+        """Attend to projected keys (B, H, S, K) and values (B, H, S, V).
+
+        The query is scaled by K^-0.5 before the product. The other arguments and the results are those of the layer.
+        """
         query = observe(probe, "query", self.split_heads(self.query(query), self.config.key_size))
         scores = paddle.matmul(query * exact(self.config.key_size**-0.5, query.dtype), keys.transpose([0, 1, 3, 2]))
         scores = observe(probe, "scores", scores)
@@ -74,9 +77,9 @@ class MultiHeadAttention(nn.Layer):
         return dropped(probe, "output_dropout", output, self.output_dropout), weights
 
     def split_heads(self, x: Tensor, size: int) -> Tensor:
-        """(B, S, H * size) -> (B, H, S, size)."""
+        """Split the last axis into heads: (B, S, H * size) to (B, H, S, size)."""
         return x.reshape([0, 0, self.config.heads, size]).transpose([0, 2, 1, 3])
 
     def merge_heads(self, x: Tensor) -> Tensor:
-        """(B, H, T, V) -> (B, T, H * V)."""
+        """Merge the heads into the last axis: (B, H, T, V) to (B, T, H * V)."""
         return x.transpose([0, 2, 1, 3]).flatten(-2)

@@ -1,4 +1,4 @@
-"""What stands on top of the encoder, or of the decoder.
+"""Heads: what turns the output of the encoder or of the decoder into predictions.
 
 Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
 """
@@ -15,10 +15,10 @@ from .norms import NORMS
 
 
 class MaskedLM(nn.Layer):
-    """How well each token of the vocabulary fits each place, (B, S, V), zero at padding tokens (Devlin et al. 2018).
+    """Scores of every token of the vocabulary at every position (Devlin et al. 2018).
 
-    x: (B, S, D). valid: bool (B, S), True for real tokens. tokens: (V, D), the table of the token embedding if it
-    scores the tokens as well (weight tying), else None: then the head has a table of its own, the decoder.
+    With tied embeddings, the scores are products with the token embedding. Otherwise the head has a table of its own,
+    the decoder.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -30,22 +30,27 @@ class MaskedLM(nn.Layer):
             self.decoder = nn.Embedding(config.source_vocabulary, config.hidden_size)
         self.bias = self.create_parameter([config.source_vocabulary], is_bias=True)
 
-    def forward(self, x: Tensor, valid: Tensor, tokens: Tensor | None, probe: Probe | None = None) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None) -> Tensor:
+        """Return the scores, (B, S, V), zero at padding tokens.
+
+        x: (B, S, D). valid: bool (B, S), True for real tokens. token_table: the token embedding, (V, D), if the
+        embeddings are tied; else None.
+        """
         x = observe(probe, "transform", self.transform(x))
         x = observe(probe, "activation", self.activation(x))
         x = observe(probe, "norm", self.norm(x))
-        table = self.decoder.weight if tokens is None else tokens
+        table = self.decoder.weight if token_table is None else token_table
         scores = paddle.matmul(x, table, transpose_y=True) + self.bias
         return scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
 
 
 class Heads(nn.Layer):
-    """The heads that the configuration names, by name. x: (B, S, D), the output of the encoder; valid: bool (B, S).
+    """The heads that the configuration names.
 
-    On an encoder, "pooler": the first token through a linear layer and tanh, (B, D). "masked_lm": see ``MaskedLM``;
-    tokens as there. "next_sentence": whether the second segment follows the first, and whether not, (B, 2) (Devlin et
-    al. 2018). On a decoder, x: (B, T, D) and valid: (B, T), "logits": how well each token of the target vocabulary fits
-    as the next one, (B, T, V), zero at padding tokens; or "log_probabilities", their log-softmax.
+    On an encoder: "pooler", the first token through a linear layer and tanh, (B, D); "masked_lm", see ``MaskedLM``; and
+    "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2) (Devlin et
+    al. 2018). On a decoder: "logits", scores of the target vocabulary for the next token, (B, T, V), or
+    "log_probabilities", the log-softmax of such scores. Both are zero at padding tokens.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,7 +66,14 @@ class Heads(nn.Layer):
         if "next_sentence" in config.heads_on_top:
             self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def forward(self, x: Tensor, valid: Tensor, tokens: Tensor | None, probe: Probe | None = None) -> dict[str, Tensor]:
+    def forward(
+        self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None
+    ) -> dict[str, Tensor]:
+        """Return the outputs of the heads by name.
+
+        x: the output of the encoder, (B, S, D), or of the decoder, (B, T, D). valid: bool (B, S) or (B, T), True for
+        real tokens. token_table: see ``MaskedLM``.
+        """
         outputs: dict[str, Tensor] = {}
         if hasattr(self, "logits"):
             scores = self.logits(x)
@@ -74,7 +86,7 @@ class Heads(nn.Layer):
         if hasattr(self, "pooler"):
             outputs["pooler"] = observe(probe, "pooler", paddle.tanh(self.pooler(x[:, 0])))
         if hasattr(self, "masked_lm"):
-            scores = self.masked_lm(x, valid, tokens, probe=under(probe, "masked_lm"))
+            scores = self.masked_lm(x, valid, token_table, probe=under(probe, "masked_lm"))
             outputs["masked_lm"] = observe(probe, "masked_lm", scores)
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))

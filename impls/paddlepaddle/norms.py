@@ -1,4 +1,4 @@
-"""Layer normalisation.
+"""Layer normalisation: bring each vector to mean 0 and variance 1, then scale and shift it.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -11,9 +11,9 @@ from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm(nn.Layer):
-    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+    """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
-    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -23,8 +23,9 @@ class LayerNorm(nn.Layer):
         self.bias = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(0.0))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         if x.dtype == paddle.float64 or self.eps > 1e-3:
-            # Written out: the kernel rounds epsilon to float32, and takes none above 0.001.
+            # Written out, because the kernel rounds epsilon to float32 and refuses one above 0.001.
             wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
             centred = wide - wide.mean(axis=-1, keepdim=True)
             variance = (centred * centred).mean(axis=-1, keepdim=True)
@@ -34,9 +35,9 @@ class LayerNorm(nn.Layer):
 
 
 class ScalarLayerNorm(nn.Layer):
-    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+    """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
-    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -46,6 +47,7 @@ class ScalarLayerNorm(nn.Layer):
         self.bias = self.create_parameter([1], default_initializer=nn.initializer.Constant(0.0))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
         centred = wide - wide.mean(axis=-1, keepdim=True)
         deviation = paddle.sqrt((centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1))

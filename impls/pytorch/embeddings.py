@@ -1,4 +1,4 @@
-"""From token ids to vectors: token, position, segment and task embeddings, summed.
+"""Embeddings: turn token ids into vectors, the sums of token, position, segment and task embeddings.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -14,12 +14,11 @@ from .process import PrePostProcess
 
 
 class Embeddings(nn.Module):
-    """The sum of the embeddings that the configuration names, then a process. token_ids, segment_ids, task_ids: (B, S).
+    """The sum of the embeddings that the configuration names, then a process.
 
-    Returns (B, S, D). ``vocabulary`` and ``max_length`` are those of the source or of the target; ``first`` is the
-    position of the first token. Segments are BERT's
-    (Devlin et al. 2018), tasks ERNIE 2.0's (Sun et al. 2019), sinusoidal positions and the scale those of "Attention is
-    all you need", sections 3.4 and 3.5, but for the ones with an angle for each dimension, which article 000 has.
+    ``vocabulary`` and ``max_length`` are the source's or the target's. Segments come from BERT (Devlin et al. 2018),
+    tasks from ERNIE 2.0 (Sun et al. 2019), the scale and sinusoidal positions from "Attention is all you need"
+    (sections 3.4 and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
     """
 
     def __init__(self, vocabulary: int, max_length: int, config: ModelConfig) -> None:
@@ -30,7 +29,7 @@ class Embeddings(nn.Module):
         if config.positions == "learned":
             self.position = nn.Embedding(config.position_offset + max_length, config.hidden_size)
         elif config.positions != "none":
-            # A tensor, which its compiler can guard, and a real one where the weights are but shapes.
+            # A tensor, because the compiler can guard it; on the CPU, because the weights are built on "meta".
             self.table = torch.tensor(
                 positions.Table(config.positions, max_length, config.hidden_size).array, device="cpu"
             )
@@ -45,20 +44,24 @@ class Embeddings(nn.Module):
         token_ids: Tensor,
         segment_ids: Tensor | None,
         task_ids: Tensor | None,
-        first: int | Tensor = 0,
+        first_position: int | Tensor = 0,
         probe: Probe | None = None,
     ) -> Tensor:
+        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S).
+
+        ``first_position`` is the position of the first token. It is above 0 when a decoder reads one token at a time.
+        """
         length = token_ids.shape[1]
-        places = torch.arange(length, device=token_ids.device) + first
+        position_ids = torch.arange(length, device=token_ids.device) + first_position
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5
         if self.config.positions == "learned":
-            x = x + self.position(places + self.config.position_offset)
+            x = x + self.position(position_ids + self.config.position_offset)
         elif self.config.positions != "none":
-            x = x + self.table.to(x.device, x.dtype)[places]
+            x = x + self.table.to(x.device, x.dtype)[position_ids]
         if self.config.segments:
-            assert segment_ids is not None  # targets have none, and ModelConfig refuses segments beside them
+            assert segment_ids is not None  # only a target lacks them; an encoder-decoder has no segments
             x = x + self.segment(segment_ids)
         if self.config.tasks:
             assert task_ids is not None

@@ -1,4 +1,4 @@
-"""The encoder: a stack of layers of self-attention and feed-forward, each between a pre- and a post-process.
+"""The encoder: a stack of layers of self-attention and feed-forward.
 
 Shapes: B batch, S length, H heads, D hidden size.
 """
@@ -14,7 +14,10 @@ from .process import PrePostProcess
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """Self-attention, then feed-forward ("Attention is all you need", section 3.1).
+
+    Each sublayer stands between a pre- and a post-process.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -26,6 +29,7 @@ class EncoderLayer(nn.Module):
         self.post_feed_forward = PrePostProcess(config.post_process, config.residual_dropout, config)
 
     def forward(self, x: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the output of the layer, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         residual = x
         x = self.pre_attention(x, probe=under(probe, "pre_attention"))
         x, _ = self.attention(x, x, x, allowed, probe=under(probe, "attention"))
@@ -37,7 +41,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The layers, then the final process. x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
+    """The layers, then the final process."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -45,6 +49,7 @@ class Encoder(nn.Module):
         self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
 
     def forward(self, x: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""
         for i, layer in enumerate(self.layers):
             x = layer(x, allowed, probe=under(probe, f"layers.{i}"))
         return self.final(x, probe=under(probe, "final"))

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network.
+"""The position-wise feed-forward network: two linear layers that treat every token alike.
 
 Shapes: B batch, S length, D hidden size, F feed-forward size.
 """
@@ -11,7 +11,7 @@ from torch.nn import functional
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe, dropped, observe
 
-# Exact or approximate is always written out: the defaults of the frameworks differ.
+# ``approximate`` is always written out, because the frameworks have different defaults.
 ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": partial(functional.gelu, approximate="none"),
@@ -20,7 +20,7 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them ("Attention is all you need", section 3.3). x: (B, S, D)."""
+    """Two linear layers, D to F to D, with an activation between them ("Attention is all you need", section 3.3)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -31,6 +31,7 @@ class FeedForward(nn.Module):
         self.output_dropout = nn.Dropout(config.feed_forward_output_dropout)
 
     def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the output, (B, S, D). x: (B, S, D)."""
         x = observe(probe, "inner", self.inner(x))
         x = observe(probe, "activation", self.activation(x))
         x = dropped(probe, "dropout", x, self.dropout)

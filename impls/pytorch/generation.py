@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import masks
-from .decoder import DecoderLayer, Past
+from .decoder import DecoderLayer, KeyValueCache
 from .transformer import Transformer
 
 # One layer's key-value cache: keys and values of the target so far, and those of the memory.
@@ -74,12 +74,12 @@ class Generator:
         place: Tensor,
     ) -> tuple[Tensor, list[LayerCache] | None]:
         """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
-        pasts = None if cache is None else [Past(*tensors, place) for tensors in cache]
-        x = self.transformer.decoder(x, allowed, memory, memory_allowed, pasts)
+        caches = None if cache is None else [KeyValueCache(*tensors, place) for tensors in cache]
+        x = self.transformer.decoder(x, allowed, memory, memory_allowed, caches)
         (scores,) = self.transformer.heads(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device), None).values()
-        if pasts is None:
+        if caches is None:
             return scores, None
-        return scores, [(past.keys, past.values, past.memory_keys, past.memory_values) for past in pasts]
+        return scores, [(layer.keys, layer.values, layer.memory_keys, layer.memory_values) for layer in caches]
 
     def empty_cache(self, memory: Tensor, length: int) -> list[LayerCache]:
         """Return the cache before the first token: zeros for the target, and keys and values of the memory."""

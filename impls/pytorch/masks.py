@@ -1,4 +1,4 @@
-"""Masks, bool, True = may attend, the softmax that obeys them, and the one that obeys none.
+"""Attention masks, True where a query may attend, and softmax functions with and without a mask.
 
 Shapes: B batch, T target length, S source length, H heads.
 """
@@ -10,38 +10,39 @@ from triglot.shared.model.config import ModelConfig
 
 
 def padding(valid: Tensor) -> Tensor:
-    """Which source tokens are real: (B, S) -> (B, 1, 1, S)."""
+    """Hide padding: turn ``valid``, bool (B, S), True for real tokens, into a mask (B, 1, 1, S)."""
     return valid[:, None, None, :]
 
 
 def causal(length: int, device: torch.device | str) -> Tensor:
-    """Each position sees itself and what came before: (1, 1, T, T)."""
+    """Let each position attend to itself and to earlier positions: (1, 1, T, T)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def combine(left: Tensor, right: Tensor) -> Tensor:
-    """What both masks allow."""
+    """Allow what both masks allow."""
     return left & right
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config: ModelConfig) -> Tensor:
-    """Attention weights from scores and bias, (B, H, T, S); ``config.masking`` says what becomes of forbidden scores.
+    """Return the attention weights of scores, both (B, H, T, S), masked as ``config.masking`` says.
 
-    "exclude": weight exactly 0, also where nothing is allowed. "fill": the value replaces the score. "add": the
-    value is added to the score. Value and sum are at least the dtype's finite minimum, so that no row is ever NaN.
-    Everything runs in float32 or wider: beside a masking value, 16 bits have no digits left for the score.
+    "exclude" makes masked weights exactly 0, even in a row where nothing is allowed. "fill" replaces a masked score by
+    the masking value, and "add" adds the masking value to it. The value and the sum are clamped to the smallest finite
+    number, so that no row is ever NaN. Everything runs in float32 or wider, because a 16-bit sum of a score and a large
+    masking value would lose the score.
     """
     dtype = scores.dtype
     scores = scores.to(torch.promote_types(dtype, torch.float32))
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    lowest = value = torch.finfo(scores.dtype).min
+    minimum = masking_value = torch.finfo(scores.dtype).min
     if config.masking_value is not None:
-        value = max(value, config.masking_value)
+        masking_value = max(masking_value, config.masking_value)
     if config.masking == "add":
-        scores = torch.where(allowed, scores, torch.clamp(scores, min=lowest - value) + value)
+        scores = torch.where(allowed, scores, torch.clamp(scores, min=minimum - masking_value) + masking_value)
     else:
-        scores = torch.where(allowed, scores, value)
+        scores = torch.where(allowed, scores, masking_value)
     weights = torch.softmax(scores, dim=-1)
     if config.masking == "exclude":
         weights = torch.where(allowed, weights, 0.0)
@@ -49,5 +50,5 @@ def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config:
 
 
 def log_softmax(x: Tensor) -> Tensor:
-    """The logarithm of the softmax over the last axis, in float32 or wider inside."""
+    """Return the log-softmax over the last axis, computed in float32 or wider."""
     return torch.log_softmax(x, dim=-1)

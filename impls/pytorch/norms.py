@@ -1,4 +1,4 @@
-"""Layer normalisation.
+"""Layer normalisation: bring each vector to mean 0 and variance 1, then scale and shift it.
 
 Shapes: B batch, S length, D hidden size.
 """
@@ -11,9 +11,9 @@ from triglot.shared.model.config import ModelConfig
 
 
 class LayerNorm(nn.Module):
-    """Each vector to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016). x: (..., D).
+    """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
-    The variance is the biased one (divided by D), and epsilon is added to it, under the root.
+    The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -23,13 +23,14 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         return functional.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)
 
 
 class ScalarLayerNorm(nn.Module):
-    """Each vector to mean 0 and deviation 1, then one scale and one bias for all dimensions; article 003. x: (..., D).
+    """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
-    The deviation is the unbiased one (the variance divided by D - 1), and epsilon is added to it, not to the variance.
+    The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -39,6 +40,7 @@ class ScalarLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         deviation = wide.std(dim=-1, correction=1, keepdim=True)
         normalised = (wide - wide.mean(dim=-1, keepdim=True)) / (deviation + self.eps)

@@ -63,9 +63,9 @@ CANCELLING = {
 }
 WRITTEN_OUT = "(centred * centred).mean(axis=-1, keepdim=True)"  # what Paddle runs in float64
 # Pieces of source text that are too long for the table.
-ADDED = " + value)\n"
-REPLACED = " * 0 + value)\n"
-LIMITED = "max(value, config.masking_value"
+ADDED = " + masking_value"
+REPLACED = " * 0 + masking_value"
+LIMITED = "max(masking_value, config.masking_value"
 AS_LINEAR = 'tensors[name].T if parameter.role == "linear_weight" else tensors[name]'
 DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
 EPSILON = "(deviation + self.eps)"
@@ -95,9 +95,9 @@ BUGS = {
     "allowed scores masked and forbidden ones kept": Bug(
         "encoder.layers.0.attention.weights",
         "masks.py",
-        {"where(allowed, scores, value)": "where(~allowed, scores, value)"},
-        {"masked_fill(~allowed, value)": "masked_fill(allowed, value)"},
-        {"where(allowed, scores, value)": "where(~allowed, scores, value)"},
+        {"where(allowed, scores, masking_value)": "where(~allowed, scores, masking_value)"},
+        {"masked_fill(~allowed, masking_value)": "masked_fill(allowed, masking_value)"},
+        {"where(allowed, scores, masking_value)": "where(~allowed, scores, masking_value)"},
     ),
     "pre-norm for post-norm": everywhere(
         "encoder.layers.0.attention.key",
@@ -164,7 +164,7 @@ BUGS = {
         "heads.masked_lm.activation", "heads.py", {"self.activation(x)": "x"}, PRE_TRAINING
     ),
     "masked-LM head with another token table": everywhere(
-        "heads.masked_lm", "transformer.py", {"tokens = self.": "tokens = 2 * self."}, PRE_TRAINING
+        "heads.masked_lm", "transformer.py", {"token_table = self.": "token_table = 2 * self."}, PRE_TRAINING
     ),
     "masked-LM head without its bias": Bug(
         "heads.masked_lm",
@@ -293,7 +293,7 @@ BUGS = {
     "target positions that start at 1": everywhere(
         "target_embeddings.sum",
         "transformer.py",
-        {"None, None, first, probe": "None, None, first + 1, probe"},
+        {"None, None, first_position, probe": "None, None, first_position + 1, probe"},
         TRANSLATION,
     ),
     "attention bias halved": everywhere(
