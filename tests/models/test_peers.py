@@ -1,90 +1,66 @@
-"""Against encoders that nobody here wrote, on the same weights: within the noise of the reference."""
+"""Encoders of other libraries on the same weights: they and every framework are within the noise of the reference."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from noise import assert_within_noise, random_batch, truth_of
 
 from triglot import impls
 from triglot.models import resolve
-from triglot.parity.budgets import budget
-from triglot.parity.checks import Check
-from triglot.parity.truth import Reference, distance
 from triglot.shared import inputs
 from triglot.shared.model.recipes import recipe
 
 
-def assert_within_noise(values, expectation, name, dtype="float32"):
-    """Each of ``values`` is as close to the truth as a correct implementation is; ``-O`` cannot remove it."""
-    truth = expectation.values[name]
-    limit = budget(expectation.noise[name], float(np.abs(truth).max()), dtype)
-    for who, value in values.items():
-        error = distance(value, truth, None)
-        if not error <= limit:  # also true for NaN
-            raise AssertionError(f"{who}: error {error:.3g} over the budget {limit:.3g}")
-
-
-def expectation_of(checkpoint, batch):
-    return Reference(checkpoint, "float32").truth_of_check(Check("end_to_end", batch, "given"), {})
-
-
-def test_the_comparison_notices_one_wrong_value(make_checkpoint):
+@pytest.mark.parametrize("wrong", [1e-4, np.nan])
+def test_the_comparison_notices_one_wrong_element(wrong, make_checkpoint):
     checkpoint = make_checkpoint("dygraph-tiny")
-    batch = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
-    expectation = expectation_of(checkpoint, batch)
-    value = expectation.values["output"].astype(np.float32)
-    assert_within_noise({"the truth, rounded": value}, expectation, "output")
-    value[0, 0, 0] += 1e-4
-    with pytest.raises(AssertionError, match="over the budget"):
-        assert_within_noise({"shifted": value}, expectation, "output")
-    value[0, 0, 0] = np.nan
-    with pytest.raises(AssertionError, match="over the budget"):
-        assert_within_noise({"NaN": value}, expectation, "output")
+    truth = truth_of(checkpoint, random_batch(checkpoint.config, [5, 3]))
+    output = truth.values["output"].astype(np.float32)
+    assert_within_noise({"output": output}, truth)
+    output[0, 0, 0] += wrong
+    with pytest.raises(AssertionError, match=r"output: .* times the budget"):
+        assert_within_noise({"output": output}, truth)
 
 
 @pytest.fixture(scope="module")
 def minilm():
-    """MiniLM, a batch of real sentences, and what a correct implementation gives for it."""
-    source = resolve("minilm")
-    batches, _ = source.batches(4, 8, seed=0)
-    return source, batches[0], expectation_of(source.checkpoint, batches[0])
+    """The pre-trained MiniLM, a batch of real sentences, and the truth for it."""
+    model = resolve("minilm")
+    batches, _ = model.batches(4, 8, seed=0)
+    return model, batches[0], truth_of(model.checkpoint, batches[0])
 
 
-def test_minilm_against_transformers(framework, minilm):
-    """The real model on real sentences, and the library that it comes from on the very same files."""
+def test_minilm_of_transformers(minilm):
     import torch
     import transformers
 
-    source, batch, expectation = minilm
+    source, batch, truth = minilm
     bert = transformers.BertModel.from_pretrained(source.tokenizer.parent, attn_implementation="eager").eval()
     with torch.inference_mode():
-        theirs = bert(torch.from_numpy(batch.source).long(), attention_mask=torch.from_numpy(batch.valid).long())
+        result = bert(torch.from_numpy(batch.source).long(), attention_mask=torch.from_numpy(batch.valid).long())
+    output = np.where(batch.valid[:, :, None], result.last_hidden_state.numpy(), 0)
+    assert_within_noise({"output": output, "heads.pooler": result.pooler_output.numpy()}, truth)
+
+
+def test_minilm_in_every_framework(framework, minilm):
+    source, batch, truth = minilm
     model = impls.build(framework, source.checkpoint)
-    values = {
-        "transformers": np.where(batch.valid[:, :, None], theirs.last_hidden_state.numpy(), 0),
-        framework: model.encode(batch.source, batch.valid),
-    }
-    assert_within_noise(values, expectation, "output")
-    poolers = {
-        "transformers": theirs.pooler_output.numpy(),
-        framework: model.heads(batch.source, batch.valid)["pooler"],
-    }
-    assert_within_noise(poolers, expectation, "heads.pooler")
+    pooler = model.heads(batch.source, batch.valid)["pooler"]
+    assert_within_noise({"output": model.encode(batch.source, batch.valid), "heads.pooler": pooler}, truth)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_dygraph_against_paddle_nn(framework, activation, make_checkpoint):
+def run_paddle_nn(checkpoint, batch):
+    """Return the output of ``paddle.nn.TransformerEncoder``."""
     import paddle
 
-    config = replace(recipe("dygraph-tiny"), activation=activation)
-    checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    config = checkpoint.config
     layer = paddle.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
         config.feed_forward_size,
         dropout=0.0,
-        activation=activation,
+        activation=config.activation,
         normalize_before=True,
         layer_norm_eps=config.norm_eps,
     )
@@ -92,33 +68,26 @@ def test_dygraph_against_paddle_nn(framework, activation, make_checkpoint):
     encoder = paddle.nn.TransformerEncoder(layer, config.layers, norm)
     encoder.eval()
     state = encoder.state_dict()
-    ours = paddle_names(config)
-    assert set(ours) == set(state)
-    for name, canonical in ours.items():
+    canonical_names = paddle_names(config)
+    assert set(canonical_names) == set(state)
+    for name, canonical in canonical_names.items():
         state[name].set_value(checkpoint.tensors[canonical])
     bias = np.where(batch.valid[:, None, None, :], 0, -1e4).astype(np.float32)
     with paddle.no_grad():
-        theirs = encoder(paddle.to_tensor(batch.source), paddle.to_tensor(bias)).numpy()
-    values = {
-        "paddle.nn": np.where(batch.valid[:, :, None], theirs, 0),
-        framework: impls.build(framework, checkpoint).encode(batch.source, batch.valid),
-    }
-    assert_within_noise(values, expectation_of(checkpoint, batch), "output")
+        return encoder(paddle.to_tensor(batch.source), paddle.to_tensor(bias)).numpy()
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_dygraph_against_torch_nn(framework, activation, make_checkpoint):
+def run_torch_nn(checkpoint, batch):
+    """Return the output of ``torch.nn.TransformerEncoder``."""
     import torch
 
-    config = replace(recipe("dygraph-tiny"), activation=activation)
-    checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [9, 2, 6], np.random.default_rng(0))
+    config = checkpoint.config
     layer = torch.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.heads,
         config.feed_forward_size,
         dropout=0.0,
-        activation=activation,
+        activation=config.activation,
         layer_norm_eps=config.norm_eps,
         batch_first=True,
         norm_first=True,
@@ -127,24 +96,37 @@ def test_dygraph_against_torch_nn(framework, activation, make_checkpoint):
     encoder = torch.nn.TransformerEncoder(layer, config.layers, norm, enable_nested_tensor=False)
     encoder.load_state_dict(torch_state(checkpoint), strict=True)
     with torch.inference_mode():
-        hidden = torch.from_numpy(~batch.valid)
-        theirs = encoder.eval()(torch.from_numpy(batch.source), src_key_padding_mask=hidden).numpy()
-    values = {
-        "torch.nn": np.where(batch.valid[:, :, None], theirs, 0),
-        framework: impls.build(framework, checkpoint).encode(batch.source, batch.valid),
-    }
-    assert_within_noise(values, expectation_of(checkpoint, batch), "output")
+        padding = torch.from_numpy(~batch.valid)
+        return encoder.eval()(torch.from_numpy(batch.source), src_key_padding_mask=padding).numpy()
 
 
-def test_free_key_and_value_sizes(framework, make_checkpoint):
-    """Key size 5 and value size 7 beside hidden / heads = 8, against attention written here with einsum."""
+@pytest.fixture(params=["gelu", "relu"])
+def dygraph(request, make_checkpoint):
+    """A pre-norm encoder, a batch with padding, and the truth for it."""
+    checkpoint = make_checkpoint(replace(recipe("dygraph-tiny"), activation=request.param))
+    batch = random_batch(checkpoint.config, [9, 2, 6])
+    return checkpoint, batch, truth_of(checkpoint, batch)
+
+
+@pytest.mark.parametrize("run", [run_paddle_nn, run_torch_nn])
+def test_dygraph_of_a_library(run, dygraph):
+    checkpoint, batch, truth = dygraph
+    assert_within_noise({"output": np.where(batch.valid[:, :, None], run(checkpoint, batch), 0)}, truth)
+
+
+def test_dygraph_in_every_framework(framework, dygraph):
+    checkpoint, batch, truth = dygraph
+    assert_within_noise({"output": impls.build(framework, checkpoint).encode(batch.source, batch.valid)}, truth)
+
+
+def test_key_and_value_sizes_that_differ_from_hidden_size_over_heads(framework, make_checkpoint):
+    """Key size 5 and value size 7, where D / H is 8. The truth is compared with attention written here in einsum."""
     config = replace(recipe("dygraph-tiny"), layers=1, key_size=5, value_size=7)
     checkpoint = make_checkpoint(config)
-    batch = inputs.random_batch(config, [6, 4], np.random.default_rng(0))
-    values = {framework: impls.build(framework, checkpoint).trace(batch)["encoder.layers.0.attention.output"]}
-    expectation = expectation_of(checkpoint, batch)
+    batch = random_batch(config, [6, 4])
+    truth = truth_of(checkpoint, batch)
     weights = {name: tensor.astype(np.float64) for name, tensor in checkpoint.tensors.items()}
-    x = expectation.values["encoder.layers.0.pre_attention.norm"]
+    x = truth.values["encoder.layers.0.pre_attention.norm"]
 
     def project(name, size):
         path = f"encoder.layers.0.attention.{name}"
@@ -156,27 +138,27 @@ def test_free_key_and_value_sizes(framework, make_checkpoint):
     scores = scores + np.where(batch.valid[:, None, None, :], 0, -1e4)
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     attention = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    out = weights["encoder.layers.0.attention.output.weight"].reshape(config.heads, 7, config.hidden_size)
-    by_hand = np.einsum("bhts,bhsv,hvd->btd", attention, value, out) + weights["encoder.layers.0.attention.output.bias"]
-    truth = expectation.values["encoder.layers.0.attention.output"]
+    projection = weights["encoder.layers.0.attention.output.weight"].reshape(config.heads, 7, config.hidden_size)
+    output = np.einsum("bhts,bhsv,hvd->btd", attention, value, projection)
+    output = output + weights["encoder.layers.0.attention.output.bias"]
+    name = "encoder.layers.0.attention.output"
     # Two orders of the same sums in float64 on values around 1: 1e-14 is 45 units.
-    np.testing.assert_allclose(truth, by_hand, rtol=0, atol=1e-14)
-    selected = batch.valid[:, :, None]
-    limit = budget(expectation.noise["encoder.layers.0.attention.output"], float(np.abs(truth).max()), "float32")
-    assert distance(values[framework], truth, selected) <= limit
+    np.testing.assert_allclose(truth.values[name], output, rtol=0, atol=1e-14)
+    trace = impls.build(framework, checkpoint).trace(batch)
+    assert_within_noise({name: trace[name]}, truth, batch.valid[:, :, None])
 
 
-def test_sinusoidal_positions_in_every_framework(implementation, make_checkpoint):
+def test_sinusoidal_positions(implementation, make_checkpoint):
     config = replace(recipe("bert-base-tiny"), positions="sinusoidal", segments=0)
     checkpoint = make_checkpoint(config)
     ids = np.arange(14).reshape(2, 7)
     batch = inputs.encoder_batch(config, ids)
-    seen = impls.build(implementation, checkpoint, dtype="float32").trace(batch)["embeddings.sum"]
-    place = np.arange(7)[:, None] / 10000.0 ** ((np.arange(24) // 2 * 2) / 24)
-    table = np.where(np.arange(24) % 2 == 0, np.sin(place), np.cos(place))
+    embedded = impls.build(implementation, checkpoint, dtype="float32").trace(batch)["embeddings.sum"]
+    angles = np.arange(7)[:, None] / 10000.0 ** ((np.arange(24) // 2 * 2) / 24)
+    table = np.where(np.arange(24) % 2 == 0, np.sin(angles), np.cos(angles))
     expected = checkpoint.tensors["embeddings.token.weight"][ids] + table
     # One rounding of the table and one of the sum, on numbers below 2.
-    np.testing.assert_allclose(seen, expected, rtol=0, atol=2 * 2.0**-24 * 2)
+    np.testing.assert_allclose(embedded, expected, rtol=0, atol=2 * 2.0**-24 * 2)
 
 
 def test_position_offset_skips_rows(implementation, make_checkpoint):
@@ -184,10 +166,10 @@ def test_position_offset_skips_rows(implementation, make_checkpoint):
     checkpoint = make_checkpoint(config)
     ids = np.full((1, config.source_max_length), 3)
     model = impls.build(implementation, checkpoint, dtype="float32")
-    seen = model.trace(inputs.encoder_batch(config, ids))["embeddings.sum"]
+    embedded = model.trace(inputs.encoder_batch(config, ids))["embeddings.sum"]
     position = checkpoint.tensors["embeddings.position.weight"]
     assert len(position) == config.source_max_length + 2
-    np.testing.assert_array_equal(seen[0], checkpoint.tensors["embeddings.token.weight"][3] + position[2:])
+    np.testing.assert_array_equal(embedded[0], checkpoint.tensors["embeddings.token.weight"][3] + position[2:])
 
 
 PADDLE_MODULES = {
@@ -202,20 +184,20 @@ NORMS = {"norm1": "pre_attention.norm", "norm2": "pre_feed_forward.norm"}
 
 
 def paddle_names(config):
-    """Paddle's name -> canonical name; both store linear weights as (in, out)."""
+    """Return the canonical name for each name of Paddle. Both store linear weights as (in, out)."""
     table = {"norm.weight": "encoder.final.norm.scale", "norm.bias": "encoder.final.norm.bias"}
     for layer in range(config.layers):
-        theirs, ours = f"layers.{layer}", f"encoder.layers.{layer}"
         for module, canonical in PADDLE_MODULES.items():
-            table |= {f"{theirs}.{module}.{leaf}": f"{ours}.{canonical}.{leaf}" for leaf in ("weight", "bias")}
+            native_path, path = f"layers.{layer}.{module}", f"encoder.layers.{layer}.{canonical}"
+            table |= {f"{native_path}.{leaf}": f"{path}.{leaf}" for leaf in ("weight", "bias")}
         for module, canonical in NORMS.items():
-            table[f"{theirs}.{module}.weight"] = f"{ours}.{canonical}.scale"
-            table[f"{theirs}.{module}.bias"] = f"{ours}.{canonical}.bias"
+            native_path, path = f"layers.{layer}.{module}", f"encoder.layers.{layer}.{canonical}"
+            table |= {f"{native_path}.weight": f"{path}.scale", f"{native_path}.bias": f"{path}.bias"}
     return table
 
 
 def torch_state(checkpoint):
-    """The state dict of torch.nn.TransformerEncoder: query, key and value packed, linear weights (out, in)."""
+    """Return the state dict of torch.nn.TransformerEncoder: query, key and value packed, linear weights (out, in)."""
     import torch
 
     tensors, state = checkpoint.tensors, {}
