@@ -7,7 +7,7 @@ from triglot import arguments, impls
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TrainingError
-from triglot.shared.training.loop import Learner, judge
+from triglot.shared.training.loop import TrainingLoop, evaluate
 from triglot.shared.training.plan import Outcome, Plan, Training
 from triglot.shared.training.translation import Score, TranslationTask, translate, write
 
@@ -53,7 +53,7 @@ def train(
         arguments.path("target", target)
     TranslationTask.for_model(checkpoint.config)  # refuse an unsuitable model before a framework is loaded
     plan, dtype = _settings(checkpoint.training, steps, plan, dtype)
-    learner = Learner(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
+    loop = TrainingLoop(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
     stopped = False
 
     def follow(step: int, rate: float, outcome: Outcome) -> bool:
@@ -61,12 +61,12 @@ def train(
         stopped = on_step is not None and not on_step(step, rate, outcome)
         return not stopped
 
-    while not stopped and learner.steps < steps:
-        next_save = learner.steps - learner.steps % save_every + save_every
-        learner.learn(min(steps, next_save), follow)
+    while not stopped and loop.steps < steps:
+        next_save = loop.steps - loop.steps % save_every + save_every
+        loop.run(min(steps, next_save), follow)
         if target is not None:
-            checkpoints.save(learner.checkpoint(), target)
-    return learner.checkpoint()
+            checkpoints.save(loop.checkpoint(), target)
+    return loop.checkpoint()
 
 
 def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int = 256) -> Score:
@@ -79,7 +79,7 @@ def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int =
     arguments.checkpoint(checkpoint)
     arguments.whole_number("seed", seed, 0)
     arguments.whole_number("count", count, 1)
-    return judge(impls.build(framework, checkpoint), seed, count)
+    return evaluate(impls.build(framework, checkpoint), seed, count)
 
 
 def translation(checkpoint: Checkpoint, framework: str, text: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def translation(checkpoint: Checkpoint, framework: str, text: str) -> tuple[str,
 
 
 def _settings(resumed: Training | None, steps: int, plan: Plan | None, dtype: str | None) -> tuple[Plan, str]:
-    """Return the plan and dtype to train with. ``Learner`` refuses a plan that differs from the resumed one."""
+    """Return the plan and dtype to train with. ``TrainingLoop`` refuses a plan that differs from the resumed one."""
     if resumed is None:
         return plan or Plan(), dtype or "float32"
     if resumed.moments.steps >= steps:

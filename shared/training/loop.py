@@ -1,7 +1,7 @@
-"""The loop of training: batches of the translation task in, weights and moments out; of no framework.
+"""The training loop: batches of the translation task in, weights and moments out. It belongs to no framework.
 
-Step k of a seed sees the same samples and drops out the same numbers, whatever framework makes it and whether or not
-the training was stopped before: so it goes on exactly where it was, in the same framework or in another one.
+Step k of a seed sees the same samples and drops out the same numbers in every framework, whether or not the training
+was interrupted before. So a training resumes exactly where it stopped, in the same framework or in another one.
 """
 
 import math
@@ -20,14 +20,14 @@ from .dropout_masks import draw_dropout_masks
 from .plan import History, Moments, Outcome, Plan, Training
 from .translation import Score, TranslationTask, score
 
-# Samples from here on are for judging: no training comes this far.
+# Samples from here on are for evaluation: no training gets this far.
 UNSEEN = 1 << 40
 
-OnStep = Callable[[int, float, Outcome], bool]  # steps done, rate, what the step saw -> whether to go on
+OnStep = Callable[[int, float, Outcome], bool]  # steps made, learning rate, outcome of the step -> continue?
 
 
 class TrainableModel(Protocol):
-    """What the loop needs of a model; ``impls/model.py`` documents the methods."""
+    """The methods of a model that the loop calls; ``impls/model.py`` documents them."""
 
     config: ModelConfig
 
@@ -38,41 +38,41 @@ class TrainableModel(Protocol):
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> Array: ...  # noqa: D102
 
 
-class Learner:
-    """A model in training on the translation task of article 000.
+class TrainingLoop:
+    """The training of a model on the translation task of article 000.
 
-    Goes on where ``checkpoint.training`` stopped, if it has one; its plan has to be ``plan`` then.
+    If the checkpoint holds a training, the loop resumes it, and ``plan`` has to be its plan.
 
     Raises:
         TaskError: the model cannot learn the task.
-        TrainingError: the model has no loss, or the plan is another one.
+        TrainingError: the model has no loss, or the plan differs from that of the resumed training.
         FrameworkError: the model is the reference, which does not train.
     """
 
     def __init__(self, model: TrainableModel, checkpoint: Checkpoint, plan: Plan) -> None:
-        kept = checkpoint.training
-        if kept is not None and kept.plan != plan:
-            ours, theirs = plan.to_dict(), kept.plan.to_dict()
-            wrong = ", ".join(f"{name} {theirs[name]}, not {ours[name]}" for name in ours if ours[name] != theirs[name])
-            raise TrainingError(f"the training that is to go on has {wrong}; leave the plan as it is, or begin anew")
+        earlier = checkpoint.training
+        if earlier is not None and earlier.plan != plan:
+            new, old = plan.to_dict(), earlier.plan.to_dict()
+            changes = ", ".join(f"{name} {old[name]}, not {new[name]}" for name in new if new[name] != old[name])
+            raise TrainingError(f"the training to resume has {changes}; keep its plan, or start a new training")
         self.model = model
         self.plan = plan
         self.task = TranslationTask.for_model(model.config, plan.seed)
         self.source_names = checkpoint.source_names
-        self.losses = list(kept.history.loss) if kept else []
-        self.accuracies = list(kept.history.accuracy) if kept else []
-        model.begin_training(plan, kept.moments if kept else None)
+        self.losses = list(earlier.history.loss) if earlier else []
+        self.accuracies = list(earlier.history.accuracy) if earlier else []
+        model.begin_training(plan, earlier.moments if earlier else None)
 
     @property
     def steps(self) -> int:
-        """How many steps have been made."""
+        """The number of steps made."""
         return len(self.losses)
 
-    def learn(self, until: int, on_step: OnStep | None = None) -> None:
-        """Make steps up to number ``until``; ``on_step`` is called after each and says whether to go on.
+    def run(self, until: int, on_step: OnStep | None = None) -> None:
+        """Make steps up to number ``until``. ``on_step`` is called after each and returns whether to continue.
 
         Raises:
-            TrainingError: a loss is not finite; the weights are not to be kept then.
+            TrainingError: a loss is not finite. Discard the weights then.
         """
         while self.steps < until:
             rate = self.plan.rate_at(self.steps)
@@ -84,8 +84,8 @@ class Learner:
             outcome = self.model.training_step(batch, masks)
             if not math.isfinite(outcome.loss):
                 raise TrainingError(
-                    f"the loss of step {self.steps + 1} is {outcome.loss}; lower the rate, and go on from the last "
-                    "checkpoint, or begin anew"
+                    f"the loss of step {self.steps + 1} is {outcome.loss}; lower the rate, and resume from the last "
+                    "checkpoint or start a new training"
                 )
             self.losses.append(outcome.loss)
             self.accuracies.append(outcome.right / outcome.counted)
@@ -93,22 +93,22 @@ class Learner:
                 return
 
     def batch(self, step: int) -> Batch:
-        """What step number ``step``, counted from 0, sees."""
+        """Return the batch of step number ``step``, counted from 0."""
         sources, targets = self.task.pairs(step * self.plan.batch_size, self.plan.batch_size)
         return teacher_forcing(self.model.config, sources, targets)
 
     def checkpoint(self) -> Checkpoint:
-        """The weights as they are now, and what is needed to go on."""
+        """Return the current weights and everything that is needed to resume."""
         history = History(np.array(self.losses, np.float32), np.array(self.accuracies, np.float32))
         training = Training(self.plan, self.model.moments(), history)
         return Checkpoint(self.model.config, self.model.weights(), self.source_names, training)
 
 
-def judge(model: TrainableModel, seed: int, count: int = 256) -> Score:
-    """How well ``model`` translates ``count`` sentences that no training has seen, by greedy decoding.
+def evaluate(model: TrainableModel, seed: int, count: int = 256) -> Score:
+    """Return how well ``model`` translates ``count`` sentences that no training has seen, by greedy decoding.
 
     Raises:
-        TaskError: the model cannot have learnt the task.
+        TaskError: the model cannot have learned the task.
     """
     task = TranslationTask.for_model(model.config, seed)
     sources, targets = task.pairs(UNSEEN, count)

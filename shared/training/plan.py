@@ -1,4 +1,4 @@
-"""What training needs that belongs to no framework: the plan, what a step reports, and what has to be kept to go on."""
+"""The records of a training, which belong to no framework: its plan, the outcome of a step, and the state to resume."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train: Adam at ``rate``, multiplied by ``decay`` every ``epochs_per_decay`` epochs (StepLR).
+    """How to train: Adam with the learning rate ``rate``, multiplied by ``decay`` every ``epochs_per_decay`` epochs.
 
-    An epoch is ``samples_per_epoch`` samples in batches of ``batch_size``. ``dropout`` False: the rates of the model
-    are ignored. ``seed`` decides which samples come and what is dropped. The defaults are article 000's, but for the
-    samples of an epoch: with its 1,000 the rate is halved every 375 steps, and training never converges.
+    An epoch is ``samples_per_epoch`` samples in batches of ``batch_size``. ``dropout`` False: ignore the dropout rates
+    of the model. ``seed`` decides the samples and what is dropped. The defaults are those of article 000, except for
+    ``samples_per_epoch``: with its 1,000 samples the rate is halved every 375 steps, and training never converges.
 
     Raises:
-        TrainingError: a value is impossible; names it, what it is and what is accepted.
+        TrainingError: a value is impossible; the message has the field, its value and what is accepted.
     """
 
     rate: float = 2e-3
@@ -57,45 +57,45 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch."""
+        """The number of whole batches in an epoch."""
         return self.samples_per_epoch // self.batch_size
 
     @property
     def decay_steps(self) -> int:
-        """Steps after which the rate falls."""
+        """The number of steps between decays of the rate."""
         return self.epochs_per_decay * self.steps_per_epoch
 
     def rate_at(self, step: int) -> float:
-        """The rate of step number ``step``, counted from 0."""
+        """Return the learning rate of step number ``step``, counted from 0."""
         return self.rate * self.share_at(step)
 
     def share_at(self, step: int) -> float:
-        """What is left of the first rate at step number ``step``, counted from 0."""
+        """Return the share of the initial rate that is left at step number ``step``, counted from 0."""
         return self.decay ** (step // self.decay_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Return the fields as plain JSON types."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
-        """The inverse of ``to_dict``.
+        """Return the plan that ``to_dict`` described.
 
         Raises:
             TrainingError: a field is unknown, missing or wrong.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        if set(fields) != known:
-            wrong = ", ".join(sorted(set(fields) ^ known))
-            raise TrainingError(f"the plan of a training has other fields than {', '.join(sorted(known))}: {wrong}")
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != expected:
+            wrong = ", ".join(sorted(set(fields) ^ expected))
+            raise TrainingError(f"the plan of a training: expected {', '.join(sorted(expected))}; wrong are {wrong}")
         return cls(**fields)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What Adam remembers, by canonical name and in canonical layout: the first and second moment of each gradient.
+    """The state of Adam: the first and second moment of each gradient, by canonical name and in canonical layout.
 
-    ``steps``: how many steps it has made.
+    ``steps``: the number of steps made.
     """
 
     steps: int
@@ -105,10 +105,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step of training saw, before it changed the weights.
+    """The outcome of a training step, before it changed the weights.
 
-    ``loss``: the mean over the labels that count, of which there are ``counted``; ``right`` of them were foreseen. An
-    encoder has no labels, so both are 0; its loss is a mean over real tokens.
+    ``loss``: the mean over the ``counted`` labels; ``right`` of them were predicted. An encoder has no labels, so both
+    counts are 0, and its loss is a mean over real tokens.
     """
 
     loss: float
@@ -118,7 +118,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class History:
-    """Loss and accuracy of every step so far, float32 (steps,) each."""
+    """The loss and accuracy of every step, float32 (steps,) each."""
 
     loss: Float32s = field(default_factory=lambda: np.zeros(0, np.float32))
     accuracy: Float32s = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -126,7 +126,7 @@ class History:
 
 @dataclass(frozen=True)
 class Training:
-    """All that a checkpoint keeps besides its weights, so that any framework can go on exactly where one stopped."""
+    """What a checkpoint holds besides its weights, so that any framework can resume exactly where another stopped."""
 
     plan: Plan
     moments: Moments

@@ -1,9 +1,9 @@
-"""The toy translation of article 000: from digits and small letters to a language that says them backwards.
+"""The toy translation task of article 000: digits and lower-case letters to a language that reverses them.
 
     q w e 1   ->   8 8 E W Q
 
-Small letters become capitals, a digit d becomes 9 - d, the whole is reversed, and its first symbol is said twice. The
-sentences are drawn by NumPy, so they are the same whatever framework learns from them.
+Letters become capitals, a digit d becomes 9 - d, the sentence is reversed, and its first symbol is doubled. NumPy draws
+the sentences, so every framework trains on the same ones.
 
 Shapes: N samples, L the longest source.
 """
@@ -19,15 +19,15 @@ from triglot.shared.arrays import Array, Int32s
 from triglot.shared.errors import TaskError
 from triglot.shared.model.config import ModelConfig
 
-WORDS = tuple("0123456789qwertyuiopasdfghjklzxcvbnm")  # the letters in the order of the keyboard
+WORDS = tuple("0123456789qwertyuiopasdfghjklzxcvbnm")  # the letters in keyboard order
 SOURCE_VOCABULARY = ("<SOS>", "<EOS>", "<PAD>", *WORDS)
 TARGET_VOCABULARY = tuple(symbol.upper() for symbol in SOURCE_VOCABULARY)
 START_ID, END_ID, PAD_ID = range(3)
 
-# How often a word is drawn, relative to the others: both kinds by their place in the vocabulary.
+# The relative frequency of each word: digits and letters by their place in the vocabulary.
 WEIGHTS = (*range(1, 11), *range(1, 27))
 
-_SHORTEST = 5  # of what a model can read: a start, three words, an end
+_SHORTEST = 5  # the shortest length of a source: a start, three words, an end
 _CHANCES = np.array(WEIGHTS) / sum(WEIGHTS)
 _ID_OF_WORD = {word: id_ for id_, word in enumerate(SOURCE_VOCABULARY)}
 _ID_OF_TRANSLATION = {word: id_ for id_, word in enumerate(TARGET_VOCABULARY)}
@@ -35,17 +35,17 @@ _ID_OF_TRANSLATION = {word: id_ for id_, word in enumerate(TARGET_VOCABULARY)}
 
 @dataclass(frozen=True)
 class Score:
-    """Of generated targets: the share of tokens that are right, and of sequences that are right as a whole."""
+    """The share of generated tokens that are right, and the share of sequences without any mistake."""
 
     tokens: float
     sequences: float
 
 
 class TranslationTask:
-    """Pairs of source and target ids; sample i of a seed is always the same, whatever was drawn before it.
+    """A stream of pairs of source and target ids. Sample i of a seed is always the same, whatever was drawn before it.
 
-    ``length`` L is that of the source ids, with start, end and padding; the target has L + 1. A sentence has from
-    3 L // 5 to L - 2 words: 30 to 48 of article 000's 50.
+    ``length`` L is the length of the source ids with start, end and padding; targets have the length L + 1. A sentence
+    has 3 L // 5 to L - 2 words: 30 to 48 at article 000's length of 50.
 
     Raises:
         TaskError: ``seed`` is negative, or ``length`` is below 5.
@@ -61,10 +61,10 @@ class TranslationTask:
 
     @classmethod
     def for_model(cls, config: ModelConfig, seed: int = 0) -> TranslationTask:
-        """The task at the length that the model of ``config`` reads.
+        """Return the task at the length that the model of ``config`` reads.
 
         Raises:
-            TaskError: the model cannot learn it; names the field, its value and what was expected.
+            TaskError: the model cannot learn it; the message has the field, its value and what was expected.
         """
         exact = {"kind": "encoder_decoder", "start_id": START_ID, "end_id": END_ID, "pad_id": PAD_ID}
         for field, value in exact.items():
@@ -74,7 +74,7 @@ class TranslationTask:
             "source_vocabulary": len(SOURCE_VOCABULARY),
             "target_vocabulary": len(TARGET_VOCABULARY),
             "source_max_length": _SHORTEST,
-            "target_max_length": config.source_max_length,  # of the L + 1 it reads all but the last
+            "target_max_length": config.source_max_length,  # of the L + 1 ids the decoder reads all but the last
         }
         for field, value in least.items():
             if getattr(config, field) < value:
@@ -82,7 +82,7 @@ class TranslationTask:
         return cls(seed, config.source_max_length)
 
     def pairs(self, start: int, count: int) -> tuple[Int32s, Int32s]:
-        """Samples ``start`` to ``start + count - 1``: source ids (N, L) and target ids (N, L + 1).
+        """Return samples ``start`` to ``start + count - 1``: source ids (N, L) and target ids (N, L + 1).
 
         Raises:
             TaskError: ``start`` or ``count`` is negative.
@@ -98,7 +98,7 @@ class TranslationTask:
         return sources, targets
 
     def source_ids(self, words: Sequence[str]) -> Int32s:
-        """Words as source ids (1, L).
+        """Return words as source ids (1, L).
 
         Raises:
             TaskError: see ``read``.
@@ -109,10 +109,10 @@ class TranslationTask:
         return row
 
     def read(self, text: str) -> list[str]:
-        """The words of ``text``, which may stand apart or not: "q w e 1" or "qwe1".
+        """Return the words of ``text``, with or without spaces: "q w e 1" or "qwe1".
 
         Raises:
-            TaskError: there are none, or more than L - 2, or one that the language does not have.
+            TaskError: there are no words, or more than L - 2, or a word that the language does not have.
         """
         words = [symbol for symbol in text if not symbol.isspace()]
         self._check(words)
@@ -121,9 +121,9 @@ class TranslationTask:
     def _check(self, words: Sequence[str]) -> None:
         if unknown := dict.fromkeys(word for word in words if word not in WORDS):
             shown = ", ".join(map(repr, unknown))
-            raise TaskError(f"the text holds {shown}; expected the digits 0 to 9 and the letters a to z, small")
+            raise TaskError(f"the text holds {shown}; expected the digits 0 to 9 and the lower-case letters a to z")
         if not words:
-            raise TaskError("the text is empty; expected digits and small letters, such as 'q w e 1'")
+            raise TaskError("the text is empty; expected digits and lower-case letters, such as 'q w e 1'")
         if len(words) > self.length - 2:
             raise TaskError(f"the text has {len(words)} words; expected at most {self.length - 2}, so cut it")
 
@@ -134,15 +134,15 @@ class TranslationTask:
 
 
 def translate(words: Sequence[str]) -> list[str]:
-    """The right translation of words as ``TranslationTask.read`` gives them, without start and end."""
-    said = [str(9 - int(word)) if word.isdigit() else word.upper() for word in reversed(words)]
-    return said[:1] + said
+    """Return the right translation of words, without start and end."""
+    translated = [str(9 - int(word)) if word.isdigit() else word.upper() for word in reversed(words)]
+    return translated[:1] + translated
 
 
 def write(ids: Iterable[int]) -> str:
-    """Generated target ids as text, from after the start id up to the end id.
+    """Return generated target ids as text, from after the start id up to the end id.
 
-    What a poor model writes is shown as it is: a <PAD> amid the words, and <40> for an id that the language lacks.
+    The mistakes of a poor model stay visible: a <PAD> among the words, and <40> for an id that is not in the language.
     """
     words: list[str] = []
     for place, id_ in enumerate(ids):
@@ -154,13 +154,13 @@ def write(ids: Iterable[int]) -> str:
 
 
 def score(generated_ids: Array, target_ids: Array) -> Score:
-    """How much of ``generated_ids`` is right: over the tokens of ``target_ids`` after the start that are no padding.
+    """Return how much of ``generated_ids`` is right, over the real tokens of ``target_ids`` after the start.
 
-    Both (N, T) begin with the start id, and T may differ: what was not generated is wrong, and what comes after the
-    end of the target does not count.
+    Both are (N, T) and begin with the start id. T may differ: a token that was not generated is wrong, and tokens after
+    the end of the target do not count.
 
     Raises:
-        TaskError: the shapes are no (N, T) of one N, or there is no token to compare.
+        TaskError: the shapes are not (N, T) with the same N, or there is no token to compare.
     """
     if generated_ids.ndim != 2 or target_ids.ndim != 2 or len(generated_ids) != len(target_ids):
         raise TaskError(
@@ -177,12 +177,12 @@ def score(generated_ids: Array, target_ids: Array) -> Score:
 
 
 def _fill(row: Int32s, words: Sequence[int]) -> None:
-    """Start, words, end, and padding as it was. There is room: for L - 2 words in L, and for one more in L + 1."""
+    """Write start, words and end into a row of padding. They fit: L - 2 words in L, and one more in L + 1."""
     row[: len(words) + 2] = [START_ID, *words, END_ID]
 
 
 def _unfit(field: str, got: object, expected: str) -> TaskError:
     return TaskError(
         f"a model with {field} {got!r} cannot learn the translation task; expected {expected}; "
-        "the recipes translation and translation-tiny fit"
+        "use the recipe translation or translation-tiny"
     )

@@ -160,7 +160,7 @@ LIES = {
     "no plan": (lambda t: t.pop("plan"), "manifest.json is damaged"),
     "no tensors": (lambda t: t.pop("tensors"), "manifest.json is damaged"),
     "a plan that is a list": (lambda t: t.update(plan=[]), "the plan of its training is no object"),
-    "an unknown field of the plan": (lambda t: change_plan(t, momentum=0.9), "has other fields than .*: momentum;"),
+    "an unknown field of the plan": (lambda t: change_plan(t, momentum=0.9), "expected batch_size, .*momentum;"),
     "a missing field of the plan": (lambda t: t["plan"].pop("seed"), "has other fields than .*: seed;"),
     "an impossible rate": (lambda t: change_plan(t, rate=0), "rate of the training is 0; expected a number above 0"),
     "a rate of text": (lambda t: change_plan(t, rate="1"), "rate of the training is '1'; expected a number above 0"),

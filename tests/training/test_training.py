@@ -15,7 +15,7 @@ from triglot.shared.errors import FrameworkError, InputError, TrainingError
 from triglot.shared.model.probe import Probe
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.dropout_masks import draw_dropout_masks
-from triglot.shared.training.loop import Learner
+from triglot.shared.training.loop import TrainingLoop
 from triglot.shared.training.plan import BETAS, EPSILON, Moments, Plan
 
 RECIPES = ("translation-tiny", "annotated-tiny", "prenorm-tiny")
@@ -312,7 +312,7 @@ def test_dropout_drops_and_can_be_left_out(framework, make_checkpoint):
         dropout: kept(triglot.train(checkpoint, framework, steps=1, plan=Plan(dropout=dropout))).history.loss[0]
         for dropout in (True, False)
     }
-    batch = Learner(impls.build(framework, checkpoint), checkpoint, Plan()).batch(0)
+    batch = TrainingLoop(impls.build(framework, checkpoint), checkpoint, Plan()).batch(0)
     expected, _ = impls.build(framework, checkpoint).loss_and_gradients(batch)
     assert losses[False] == pytest.approx(expected, rel=1e-6)
     assert losses[True] != losses[False]
@@ -429,7 +429,7 @@ def test_the_gradients_of_the_reference_are_those_of_torch(make_checkpoint):
         ({"dtype": "bfloat16"}, "dtype is 'bfloat16'; expected 'float32'"),
         ({"steps": 2}, "steps is 2; expected more than the 2"),
         ({"dtype": "float64"}, "dtype is 'float64'; expected 'float32'"),
-        ({"plan": Plan(rate=0.5)}, "has rate 0.002, not 0.5; leave the plan as it is, or begin anew"),
+        ({"plan": Plan(rate=0.5)}, "has rate 0.002, not 0.5"),
     ],
     ids=["steps", "save_every", "dtype", "already there", "another dtype", "another plan"],
 )

@@ -10,7 +10,7 @@ from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
 def translate(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Digits and small letters, such as 'q w e 1'.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Digits and lower-case letters, such as 'q w e 1'.")],
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Checkpoint that triglot train wrote.")
     ] = "translation.npz",
