@@ -34,7 +34,7 @@ class KeyValueCache:
         self.position = position
 
     def update(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """Store the keys (B, H, 1, K) and values (B, H, 1, V) of the token at ``position``; return all."""
+        """Store the keys (B, H, 1, K) and values (B, H, 1, V) of the token at ``position``; return the whole cache."""
         is_new = (jnp.arange(self.keys.shape[2]) == self.position)[:, None]
         self.keys = jnp.where(is_new, keys, self.keys)
         self.values = jnp.where(is_new, values, self.values)
@@ -71,7 +71,7 @@ class DecoderLayer(nnx.Module):
         """Return the output of the layer, (B, T, D).
 
         x: (B, T, D). allowed: bool, broadcastable to (B, H, T, T). memory: (B, S, D), the output of the encoder.
-        memory_allowed: bool, broadcastable to (B, H, T, S). cache: updated; x is then the one token at its position.
+        memory_allowed: bool, broadcastable to (B, H, T, S). cache: for generation; x is then one token, (B, 1, D).
         """
         residual = x
         x = self.pre_self_attention(x, probe=under(probe, "pre_self_attention"))
@@ -96,7 +96,7 @@ class DecoderLayer(nnx.Module):
     def project_memory(self, memory: Array, probe: Probe | None = None) -> tuple[Array, Array]:
         """Return the memory's keys (B, H, S, K) and values (B, H, S, V), which all target tokens share."""
         if self.config.normalize_memory:
-            # Article 000 normalises query, key and value by one norm.
+            # Article 000 normalises query, key and value with the same norm.
             memory = self.pre_cross_attention(memory, probe=under(probe, "memory"))
         return self.cross_attention.project(memory, memory, probe=under(probe, "cross_attention"))
 

@@ -26,12 +26,12 @@ def combine(left: Array, right: Array) -> Array:
 
 
 def masked_softmax(scores: Array, allowed: Array, bias: Array | None, config: ModelConfig) -> Array:
-    """Return the attention weights of scores, both (B, H, T, S), masked as ``config.masking`` says.
+    """Return the attention weights of scores, both (B, H, T, S). The mask and the bias broadcast to the scores.
 
-    "exclude" makes masked weights exactly 0, even in a row where nothing is allowed. "fill" replaces a masked score by
-    the masking value, and "add" adds the masking value to it. The value and the sum are clamped to the smallest finite
-    number, so that no row is ever NaN. Everything runs in float32 or wider, because a 16-bit sum of a score and a large
-    masking value would lose the score.
+    The mask acts as ``config.masking`` says: "exclude" makes masked weights exactly 0, even in a row where nothing is
+    allowed, "fill" replaces a masked score by the masking value, and "add" adds the masking value to it. The value and
+    the sum are at least the lowest finite number, so that no row is ever NaN. Everything runs in float32 or wider,
+    because a 16-bit sum of a score and a large masking value would lose the score.
     """
     dtype = scores.dtype
     scores = scores.astype(jnp.promote_types(dtype, jnp.float32))

@@ -58,7 +58,7 @@ class Embeddings:
         elif self.config.positions != "none":
             x = x + self.table.array.astype(x.dtype)[position_ids]
         if self.config.segments:
-            assert segment_ids is not None  # only a target lacks them; an encoder-decoder has no segments
+            assert segment_ids is not None  # only a target has none, and a model with a target has no segments
             x = x + self.segment(segment_ids)
         if self.config.tasks:
             assert task_ids is not None

@@ -25,17 +25,17 @@ def combine(left: Tensor, right: Tensor) -> Tensor:
 
 
 def exact(number: float, dtype: paddle.dtype) -> float | Tensor:
-    """Return ``number`` to calculate with in ``dtype``. Compiled code would round a Python number to float32."""
+    """Return ``number`` as an operand for ``dtype``. Compiled code would round a Python number to float32."""
     return paddle.full([], number, dtype) if dtype == paddle.float64 else number
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config: ModelConfig) -> Tensor:
-    """Return the attention weights of scores, both (B, H, T, S), masked as ``config.masking`` says.
+    """Return the attention weights of scores, both (B, H, T, S). The mask and the bias broadcast to the scores.
 
-    "exclude" makes masked weights exactly 0, even in a row where nothing is allowed. "fill" replaces a masked score by
-    the masking value, and "add" adds the masking value to it. The value and the sum are clamped to the smallest finite
-    number, so that no row is ever NaN. Everything runs in float32 or wider, because a 16-bit sum of a score and a large
-    masking value would lose the score.
+    The mask acts as ``config.masking`` says: "exclude" makes masked weights exactly 0, even in a row where nothing is
+    allowed, "fill" replaces a masked score by the masking value, and "add" adds the masking value to it. The value and
+    the sum are at least the lowest finite number, so that no row is ever NaN. Everything runs in float32 or wider,
+    because a 16-bit sum of a score and a large masking value would lose the score.
     """
     dtype = scores.dtype
     scores = scores.astype(paddle.float64 if dtype == paddle.float64 else paddle.float32)
@@ -46,7 +46,7 @@ def masked_softmax(scores: Tensor, allowed: Tensor, bias: Tensor | None, config:
         masking_value = max(masking_value, config.masking_value)
     # Compiled code would round Python numbers to float32.
     minimum, masking_value = (paddle.full([], number, scores.dtype) for number in (minimum, masking_value))
-    # Compiled, paddle.where broadcasts by adding tensors of zeros, so expand first; masked_fill needs no such help.
+    # When compiled, paddle.where broadcasts by adding tensors of zeros, so expand the mask. masked_fill needs no help.
     if config.masking == "add":
         scores = paddle.where(
             allowed.expand_as(scores), scores, paddle.maximum(scores, minimum - masking_value) + masking_value
