@@ -1,4 +1,4 @@
-"""An encoder learns what a teacher gives: the loss, its gradients and the steps, as written and compiled."""
+"""An encoder learns from a teacher: the loss, its gradients and the steps, eager and compiled."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ from triglot.shared.model.recipes import recipe
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 from triglot.shared.training.plan import Plan
 
-ENCODERS = ("bert-base-tiny", "dygraph-tiny")  # with a head that the loss does not read; without embeddings
+ENCODERS = ("bert-base-tiny", "dygraph-tiny")  # one has a head that the loss does not read, one has no embeddings
 
 
 def taught_batch(config, seed=0):
-    """Rows of several lengths, and a teacher that does not know where padding is."""
+    """Return rows of several lengths, and a teacher with vectors at padding too."""
     generator = np.random.default_rng(seed)
     batch = inputs.random_batch(config, [7, 3, 1, 5], generator)
     return inputs.taught(config, batch, generator.standard_normal((4, 7, config.hidden_size)))
@@ -31,60 +31,61 @@ def checkpoint(request, make_checkpoint):
     return make_checkpoint(request.param)
 
 
-def test_the_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint):
+def test_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint):
     import torch
 
     batch = taught_batch(checkpoint.config)
     oracle = impls.build("numpy", checkpoint)
-    output = oracle.encode(batch.source, batch.valid, batch.segment_ids if checkpoint.config.segments else None)
+    output = oracle.encode(batch.source, batch.valid, batch.segment_ids)
     pair = (torch.from_numpy(array[batch.valid]) for array in (output, batch.teacher))
     expected = torch.nn.MSELoss()(*pair).item()
     if implementation == "numpy":
-        found = float(reference.loss(oracle.backend.transformer, *oracle._training_tensors(batch, None))[0])
+        value = float(reference.loss(oracle.backend.transformer, *oracle._training_tensors(batch, None))[0])
     else:
-        found, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
-    # A mean of some hundred numbers of the size of 1, each some hundred roundings off.
-    assert found == pytest.approx(expected, rel=1024 * 2.0**-53)
+        value, _ = impls.build(implementation, checkpoint, dtype="float64").loss_and_gradients(batch)
+    # A mean of some hundred numbers of about 1, each off by some hundred roundings.
+    assert value == pytest.approx(expected, rel=1024 * 2.0**-53)
 
 
 def derivative_of(checkpoint, batch, masks):
     oracle = impls.build("numpy", checkpoint)
-    given, dropped = oracle._training_tensors(batch, masks)
-    exact, _ = reference.loss(oracle.backend.transformer, given, dropped)
-    return float(exact), lambda direction: reference.derivative(oracle.backend.transformer, given, dropped, direction)
+    tensors, dropped = oracle._training_tensors(batch, masks)
+    exact, _ = reference.loss(oracle.backend.transformer, tensors, dropped)
+    transformer = oracle.backend.transformer
+    return float(exact), lambda direction: reference.derivative(transformer, tensors, dropped, direction)
 
 
-def test_gradients_are_the_derivatives_of_the_reference(framework, checkpoint):
+def test_gradients_agree_with_the_derivatives_of_the_reference(framework, checkpoint):
     batch = taught_batch(checkpoint.config)
     masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(1))
-    loss, found = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
+    loss, gradients = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
     exact, derivative = derivative_of(checkpoint, batch, masks)
-    assert judged.disagreement(loss, found, exact, derivative) <= 1
-    for name, gradient in found.items():
+    assert judged.disagreement(loss, gradients, exact, derivative) <= 1
+    for name, gradient in gradients.items():
         assert gradient.any() != name.startswith("heads."), name
 
 
-def test_a_wrong_gradient_or_loss_is_noticed(make_checkpoint):
-    """The guard itself: the largest gradient of each tensor off by a millionth, in turn; a loss that is, too; NaN."""
+def test_wrong_gradient_or_loss_is_detected(make_checkpoint):
+    """Test the guard itself: the loss, or each tensor's largest gradient, is off by a millionth or NaN."""
     checkpoint = make_checkpoint("bert-base-tiny")
     batch = taught_batch(checkpoint.config)
-    loss, found = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
-    given = derivative_of(checkpoint, batch, {})
-    assert judged.disagreement(loss, found, *given) <= 1
-    assert not judged.disagreement(loss * (1 + 1e-6), found, *given) <= 1
-    for name, gradient in found.items():
-        # A key bias has none but in its last digits, and heads none at all.
+    loss, gradients = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
+    truth = derivative_of(checkpoint, batch, {})
+    assert judged.disagreement(loss, gradients, *truth) <= 1
+    assert not judged.disagreement(loss * (1 + 1e-6), gradients, *truth) <= 1
+    for name, gradient in gradients.items():
+        # A key bias has only rounding errors, and heads have no gradient.
         if name.endswith("key.bias") or name.startswith("heads."):
             continue
         for factor in (1 + 1e-6, np.nan):
             wrong = gradient.copy()
             wrong[np.unravel_index(np.abs(wrong).argmax(), wrong.shape)] *= factor
-            assert not judged.disagreement(loss, {**found, name: wrong}, *given) <= 1, name
+            assert not judged.disagreement(loss, {**gradients, name: wrong}, *truth) <= 1, name
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
-def test_compiled_gradients_are_those_written(framework, name, make_checkpoint):
-    """In float64: what is compiled may add in another order, and no more. Paddle kept a factor in float32 once."""
+def test_compiled_gradients_agree_with_eager_ones(framework, name, make_checkpoint):
+    """In float64 they may differ only by the order of sums. Paddle once kept a factor in float32."""
     config = replace(
         recipe(name), layers=1, decoder_layers=min(1, recipe(name).decoder_layers)
     )  # torch.compile is slow
@@ -93,44 +94,44 @@ def test_compiled_gradients_are_those_written(framework, name, make_checkpoint):
         batch = taught_batch(config)
     else:
         batch = triglot.teacher_forcing(config, [[3, 4, 5], [6, 7, 2]], [[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
-    written, compiled = (impls.build(framework, checkpoint, dtype="float64", mode=mode) for mode in ("eager", "jit"))
-    (loss, expected), (other, found) = (model.loss_and_gradients(batch) for model in (written, compiled))
-    assert other == pytest.approx(loss, rel=1024 * 2.0**-53)
+    eager, compiled = (impls.build(framework, checkpoint, dtype="float64", mode=mode) for mode in ("eager", "jit"))
+    (loss, expected), (compiled_loss, gradients) = (model.loss_and_gradients(batch) for model in (eager, compiled))
+    assert compiled_loss == pytest.approx(loss, rel=1024 * 2.0**-53)
     for tensor, gradient in expected.items():
-        # Sums of at most some thousand terms, through some hundred operations.
-        np.testing.assert_allclose(found[tensor], gradient, rtol=0, atol=4096 * 2.0**-53, err_msg=tensor)
-    # And the step that follows. Adam's is rate * g / (|g| + 1e-8): where the gradient is above 1e-6, it is 0.99 rates
-    # long at least, and what is compiled is off by less than the rate times 4096 * 2^-53 / 1e-6.
-    for model in (written, compiled):
+        # Sums of at most some thousand terms, after some hundred operations.
+        np.testing.assert_allclose(gradients[tensor], gradient, rtol=0, atol=4096 * 2.0**-53, err_msg=tensor)
+    # Then compare the next step. Adam's first step is rate * g / (|g| + 1e-8): where |g| is above 1e-6, it is at least
+    # 0.99 rates long, and the two modes differ by less than the rate times 4096 * 2^-53 / 1e-6.
+    for model in (eager, compiled):
         model.begin_training(Plan(rate=0.01))
         model.training_step(batch)
-    before, ours, theirs = checkpoint.tensors, compiled.weights(), written.weights()
+    before, after, eager_after = checkpoint.tensors, compiled.weights(), eager.weights()
     for tensor, gradient in expected.items():
-        felt = np.abs(gradient) > 1e-6
+        large = np.abs(gradient) > 1e-6
         unread = config.kind == "encoder" and tensor.startswith("heads.")
-        assert felt.any() or unread or tensor.endswith("attention.key.bias"), tensor
-        np.testing.assert_allclose(ours[tensor][felt], theirs[tensor][felt], rtol=0, atol=0.01 * 1e-6)
-        assert (np.abs(ours[tensor] - before[tensor])[felt] > 0.0098).all(), tensor
+        assert large.any() or unread or tensor.endswith("attention.key.bias"), tensor
+        np.testing.assert_allclose(after[tensor][large], eager_after[tensor][large], rtol=0, atol=0.01 * 1e-6)
+        assert (np.abs(after[tensor] - before[tensor])[large] > 0.0098).all(), tensor
 
 
 def test_float32_gradients_are_within_their_budget(framework, checkpoint):
-    """And one that a bug of the usual size changes is not."""
+    """Gradients that a bug changes by 0.1 % are not."""
     batch = taught_batch(checkpoint.config)
 
     def derive(weights, inputs, masks, dtype):
         return impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
 
     truth = judged.gradient_truth(checkpoint, batch, derive)
-    found = name_gradients(*impls.build(framework, checkpoint).loss_and_gradients(batch))
-    assert found.keys() == truth.values.keys()
-    for name, value in found.items():
+    values = name_gradients(*impls.build(framework, checkpoint).loss_and_gradients(batch))
+    assert values.keys() == truth.values.keys()
+    for name, value in values.items():
         allowed = truth.budget(name, "float32")
         assert np.abs(value - truth.values[name]).max() <= allowed, name
         size = np.abs(truth.values[name]).max()
-        assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1 % more would not be seen"
+        assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1 % would not be detected"
 
 
-def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(framework, make_checkpoint):
+def test_training_reaches_the_teacher_and_changes_no_unread_weight(framework, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     batch = taught_batch(checkpoint.config)
     model = impls.build(framework, checkpoint)
@@ -142,15 +143,15 @@ def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(f
     for name in ("heads.pooler.weight", "heads.pooler.bias"):
         np.testing.assert_array_equal(weights[name], checkpoint.tensors[name])
         assert not moments.first[name].any()
-    # What Adam remembers is enough to go on in any framework: the loss after the next step depends on it.
-    losses = {"as it was": [model.training_step(batch).loss for _ in range(2)][1]}
-    for other, kept in ((framework, moments), ("torch", moments), ("jax", moments), ("paddle", None)):
+    # The moments are enough to resume in any framework: the loss after the next step depends on them.
+    losses = {"uninterrupted": [model.training_step(batch).loss for _ in range(2)][1]}
+    for other, resumed in ((framework, moments), ("torch", moments), ("jax", moments), ("paddle", None)):
         again = impls.build(other, triglot.Checkpoint(checkpoint.config, weights))
-        again.begin_training(Plan(rate=0.01), kept)
-        losses[f"{other} {kept is not None}"] = [again.training_step(batch).loss for _ in range(2)][1]
+        again.begin_training(Plan(rate=0.01), resumed)
+        losses[f"{other} {resumed is not None}"] = [again.training_step(batch).loss for _ in range(2)][1]
     forgotten = losses.pop("paddle False")
-    first = losses["as it was"]
-    # Two steps in float32: their rounding, and no more.
+    first = losses["uninterrupted"]
+    # Only the rounding of two float32 steps.
     assert max(abs(loss - first) for loss in losses.values()) < 1e-4 * first < 0.01 * abs(forgotten - first)
 
 
@@ -164,14 +165,14 @@ def test_a_training_reaches_the_teacher_and_leaves_alone_what_it_does_not_read(f
         ([[1], [1, 2]], "teacher has rows of different lengths"),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused(teacher, message):
+def test_teacher_that_does_not_fit_is_refused(teacher, message):
     config = recipe("bert-base-tiny")
     batch = inputs.random_batch(config, [7, 3, 1, 5], np.random.default_rng(0))
     with pytest.raises(InputError, match=message):
         inputs.taught(config, batch, teacher)
 
 
-def test_a_teacher_is_for_batches_of_encoders():
+def test_teacher_needs_a_batch_of_an_encoder():
     config = recipe("translation-tiny")
     batch = inputs.random_batch(config, [3], np.random.default_rng(0))
     with pytest.raises(InputError, match=r"of kind encoder_decoder; expected an encoder"):
@@ -180,7 +181,7 @@ def test_a_teacher_is_for_batches_of_encoders():
         inputs.taught(recipe("bert-base-tiny"), [[1]], np.zeros((1, 1, 24)))  # pyright: ignore[reportArgumentType]
 
 
-def test_what_a_teacher_says_at_padding_does_not_count(framework, make_checkpoint):
+def test_teacher_at_padding_does_not_count(framework, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     batch = taught_batch(checkpoint.config)
     other = np.where(batch.valid[:, :, None], batch.teacher, np.inf)
@@ -189,7 +190,7 @@ def test_what_a_teacher_says_at_padding_does_not_count(framework, make_checkpoin
     assert model.loss_and_gradients(again)[0] == model.loss_and_gradients(batch)[0]
 
 
-def test_a_batch_without_a_teacher_is_refused(implementation, make_checkpoint):
+def test_batch_without_a_teacher_is_refused(implementation, make_checkpoint):
     model = impls.build(implementation, make_checkpoint("bert-base-tiny"))
     with pytest.raises(InputError, match=r"the batch has no teacher.* add it with taught"):
         model.loss_and_gradients(inputs.encoder_batch(model.config, [[1, 2]]))

@@ -1,4 +1,4 @@
-"""Dropout by masks that are given: at every site, of the shape of its value, and as PyTorch drops out."""
+"""Dropout masks: at every site, of the shape of the value, and with the effect of PyTorch's dropout."""
 
 import re
 from dataclasses import fields, replace
@@ -23,8 +23,8 @@ RATES = [field.name for field in fields(ModelConfig) if field.name.endswith("_dr
 EVERYWHERE = dict.fromkeys(RATES, 0.25)
 
 
-class Asked(dict):
-    """Masks that remember which of them were asked for, and what they were to be multiplied with."""
+class RecordingMasks(dict):
+    """Masks that record the names they are asked for."""
 
     def __init__(self, masks):
         super().__init__(masks)
@@ -46,25 +46,25 @@ def training_batch(config):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_sites_are_those_that_the_code_asks_for_in_its_order(implementation, name, make_checkpoint):
+def test_sites_are_those_that_the_code_asks_for_in_order(implementation, name, make_checkpoint):
     config = replace(recipe(name), **EVERYWHERE)
     model: Any = impls.build(implementation, make_checkpoint(config))
-    asked = Asked({"no such site": None})  # not empty, for an empty one is replaced by another
-    model.run(batch_of(config), Probe(dropout_masks=asked))
-    assert asked.names == list(dropouts(config))
-    assert asked.names or config.kind == "encoder"
+    masks = RecordingMasks({"no such site": None})  # not empty, because an empty mapping is replaced
+    model.run(batch_of(config), Probe(dropout_masks=masks))
+    assert masks.names == list(dropouts(config))
+    assert masks.names or config.kind == "encoder"
 
 
-def test_a_rate_of_zero_drops_nothing():
+def test_rate_of_zero_drops_nothing():
     config = replace(recipe("translation-tiny"), **dict.fromkeys(RATES, 0.0))
     assert dropouts(config) == {}
     assert draw_dropout_masks(config, batch_of(config), np.random.default_rng(0)) == {}
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_each_rate_has_sites_of_its_own(rate):
+def test_each_rate_has_its_own_sites(rate):
     config = replace(recipe("prenorm-tiny"), **dict.fromkeys(RATES, 0.0))
-    found = dropouts(replace(config, **{rate: 0.5}))
+    sites = dropouts(replace(config, **{rate: 0.5}))
     place = {
         "embedding_dropout": "embeddings.process.dropout.1",
         "residual_dropout": "decoder.layers.1.post_cross_attention.dropout.0",
@@ -73,15 +73,15 @@ def test_each_rate_has_sites_of_its_own(rate):
         "feed_forward_dropout": "decoder.layers.1.feed_forward.dropout",
         "feed_forward_output_dropout": "encoder.layers.0.feed_forward.output_dropout",
     }[rate]
-    assert place in found
-    assert {dropout.rate for dropout in found.values()} == {0.5}
+    assert place in sites
+    assert {dropout.rate for dropout in sites.values()} == {0.5}
     others = [dropouts(replace(config, **{other: 0.5})).keys() for other in RATES if other != rate]
-    assert not found.keys() & set().union(*others)
+    assert not sites.keys() & set().union(*others)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_mask_has_the_shape_of_its_value(name, make_checkpoint):
-    """NumPy would stretch one of size 1 without a word, so the values are looked at."""
+def test_masks_have_the_shape_of_their_values(name, make_checkpoint):
+    """NumPy would silently broadcast a mask of size 1, so the shapes are compared."""
 
     class Shape:
         def __init__(self, mask, name):
@@ -91,7 +91,7 @@ def test_a_mask_has_the_shape_of_its_value(name, make_checkpoint):
             assert value.shape == self.mask.shape, self.name
             return value * self.mask
 
-        __array_ufunc__ = None  # so that NumPy leaves the product to us
+        __array_ufunc__ = None  # so that NumPy calls __rmul__
 
     config = replace(recipe(name), **EVERYWHERE)
     batch = batch_of(config)
@@ -106,22 +106,22 @@ def test_a_mask_has_the_shape_of_its_value(name, make_checkpoint):
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.5, 0.9])
-def test_the_share_that_is_dropped_is_the_rate(rate):
+def test_dropped_share_is_the_rate(rate):
     config = replace(recipe("translation"), **dict.fromkeys(RATES, rate))
     masks = draw_dropout_masks(config, batch_of(config), np.random.default_rng(3))
     numbers = np.concatenate([mask.ravel() for mask in masks.values()])
     assert numbers.dtype == np.float32
-    # What torch.nn.functional.dropout makes of ones.
+    # The values that torch.nn.functional.dropout turns ones into.
     torch.manual_seed(0)
-    theirs = torch.nn.functional.dropout(torch.ones(1000), rate).unique().numpy()
-    np.testing.assert_allclose(np.unique(numbers), theirs, rtol=2.0**-23)  # a quotient, rounded once or twice
-    # Five standard errors of a binomial share: one seed of 1.7 million is beyond.
+    expected = torch.nn.functional.dropout(torch.ones(1000), rate).unique().numpy()
+    np.testing.assert_allclose(np.unique(numbers), expected, rtol=2.0**-23)  # a quotient, rounded once or twice
+    # Five standard errors of a binomial share: one seed in 1.7 million exceeds them.
     error = np.sqrt(rate * (1 - rate) / numbers.size)
     assert abs((numbers == 0).mean() - rate) < 5 * error
-    assert len({mask.tobytes() for mask in masks.values()}) == len(masks), "no two of them are the same"
+    assert len({mask.tobytes() for mask in masks.values()}) == len(masks), "no two masks are equal"
 
 
-def test_masks_are_those_of_the_generator():
+def test_masks_depend_on_the_generator():
     config = recipe("prenorm-tiny")
     first, again, other = (
         draw_dropout_masks(config, batch_of(config), np.random.default_rng(seed)) for seed in (4, 4, 5)
@@ -132,47 +132,47 @@ def test_masks_are_those_of_the_generator():
 
 
 def torch_dropouts(model):
-    """Every dropout of PyTorch's model by the name of its site, switched on."""
-    found = {}
+    """Switch on every dropout of a PyTorch model. Return them by the name of their site."""
+    modules = {}
     for path, module in model.backend.transformer.named_modules():
         if isinstance(module, torch.nn.Dropout):
             module.train()
-            found[path] = module
-    return found
+            modules[path] = module
+    return modules
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_given_masks_do_what_the_dropout_of_pytorch_does(framework, name, make_checkpoint):
-    """What ``torch.nn.Dropout`` itself drew is read off it and given to every framework: the loss is the same one."""
+def test_masks_have_the_effect_of_pytorch_dropout(framework, name, make_checkpoint):
+    """The masks that ``torch.nn.Dropout`` drew give the same loss in every framework."""
     config = replace(recipe(name), **EVERYWHERE)
     checkpoint, batch = make_checkpoint(config), training_batch(config)
     model = impls.build("torch", checkpoint, dtype="float64")
     modules, drawn = torch_dropouts(model), {}
     for path, module in modules.items():
         module.register_forward_hook(
-            lambda _, given, out, path=path: drawn.setdefault(path, []).append((given[0].detach(), out.detach()))
+            lambda _, args, out, path=path: drawn.setdefault(path, []).append((args[0].detach(), out.detach()))
         )
     torch.manual_seed(0)
-    theirs, _ = model.loss_and_gradients(batch)
+    expected, _ = model.loss_and_gradients(batch)
     masks = {}
     for site in dropouts(config):
         path = re.sub(r"\.\d$", "", site)
         if config.shared_embeddings:
             path = path.removeprefix("target_")
-        # One module may serve several sites, in the order in which the code comes to them.
+        # One module may serve several sites, in the order of execution.
         before, after = drawn[path].pop(0)
         masks[site] = ((after != 0) | (before == 0)).numpy() / (1 - 0.25)
         np.testing.assert_allclose(after.numpy(), before.numpy() * masks[site], rtol=2.0**-51)  # a product, a quotient
-    assert not any(drawn.values()), "every dropout of PyTorch is a site"
-    ours, _ = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
+    assert not any(drawn.values()), "every PyTorch dropout is a site"
+    loss, _ = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
     undropped, _ = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
     # A loss of about 4, after some thousand roundings in float64.
-    assert abs(ours - theirs) < 1e-12
-    assert abs(undropped - theirs) > 1e-3
+    assert abs(loss - expected) < 1e-12
+    assert abs(undropped - expected) > 1e-3
 
 
-def test_a_mask_in_use_changes_the_value_behind_it(implementation, make_checkpoint):
-    """The values before the site stay, what comes after it is multiplied: article 000's two sites, one at a time."""
+def test_mask_changes_only_the_values_after_it(implementation, make_checkpoint):
+    """Values before the site stay, and the value at the site is multiplied."""
     config = recipe("translation-tiny")
     model: Any = impls.build(implementation, make_checkpoint(config), dtype="float32")
     batch = batch_of(config)
@@ -187,13 +187,13 @@ def test_a_mask_in_use_changes_the_value_behind_it(implementation, make_checkpoi
     seen, changed = ({name: np.array(x.tolist()) for name, x in probe.record.items()} for probe in (plain, dropped))
     np.testing.assert_array_equal(changed[value], seen[value])
     residual = seen["embeddings.sum"]
-    # A product and a sum, each rounded once, of numbers below 4.
+    # A product and a sum of numbers below 4, each rounded once.
     np.testing.assert_allclose(changed[after], seen[value] * masks[site] + residual, rtol=0, atol=4 * 2.0**-23)
     assert (changed["output"] != seen["output"]).any()
 
 
-def test_evaluation_drops_nothing(implementation, make_checkpoint):
-    """Without masks no framework drops anything, whatever the rates."""
+def test_nothing_is_dropped_without_masks(implementation, make_checkpoint):
+    """Whatever the rates are."""
     config = replace(recipe("translation-tiny"), **EVERYWHERE)
     checkpoint = make_checkpoint(config)
     bare = triglot.Checkpoint(replace(config, **dict.fromkeys(RATES, 0.0)), checkpoint.tensors)
