@@ -1,6 +1,7 @@
 """The numbers of the benchmark: intervals that hold the truth, work counted as PyTorch counts it, batches as asked."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_work_is_what_pytorch_counts(name, make_checkpoint):
     config = recipe(name)
     if name == "bert-base-tiny":
         config = replace(config, heads_on_top=("pooler", "masked_lm"))
-    batch = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
     call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
     with FlopCounterMode(display=False) as counter:
         call()
@@ -137,7 +138,7 @@ def test_work_is_what_pytorch_counts(name, make_checkpoint):
 
 def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint):
     config = recipe("translation-tiny")
-    batch = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [7, 7, 7], np.random.default_rng(0))
     call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
     with FlopCounterMode(display=False) as counter:
         call()
@@ -184,7 +185,7 @@ def test_sentences_come_as_they_are_or_sorted(name):
 def test_a_wrong_output_is_noticed(make_checkpoint):
     """The guard: an output that is off by ten times the budget, that is missing, or of another shape."""
     checkpoint = make_checkpoint("bert-base-tiny")
-    batch = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = ForwardTruth(checkpoint, batch, "float32")
     model = impls.build("numpy", checkpoint)
     given = batch.source, batch.valid, batch.segment_ids

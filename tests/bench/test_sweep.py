@@ -414,12 +414,14 @@ def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
-    assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a token like any other, as its batch says"
+    assert (batch.arrays()["source"][batch.valid] == checkpoint.config.pad_id).any(), (
+        "a token like any other, as its batch says"
+    )
     sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=benchmark.WORKER)
     sweep.run(cell)
     assert sweep.results[0].status == "ok", sweep.results[0].failure
     facts = sweep.results[0].facts
-    ids = impls.build("numpy", checkpoint).generate(batch.source)
+    ids = impls.build("numpy", checkpoint).generate(batch.arrays()["source"])
     expected = ids[:, 1:].size  # with random weights, nothing ends
     assert not (ids == checkpoint.config.end_id).any()
     assert facts["tokens_per_second"] == pytest.approx(expected / (facts["latency_ms"]["p50"] / 1000))

@@ -67,7 +67,7 @@ def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, ma
     checkpoint = make_checkpoint(model)
     cell = replace(CELL, model=model, dtype=dtype, workload=workload)
     batches = workloads.batches_of(cell, checkpoint.config, None, 0)
-    batches[0].source[0, 1] = 0  # where transformers and others have their padding, a token like any other
+    batches[0].arrays()["source"][0, 1] = 0  # where transformers and others have their padding, a token like any other
     expectation = expected(checkpoint, cell, batches[0])
     names = [
         name
@@ -190,4 +190,4 @@ def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
         cell = replace(CELL, batch=rows, order=order)
         found = work.Work(checkpoint, cell, None, Settings(), tmp_path)
         assert (found.judged is None) == (expected is None)
-        assert expected is None or len(found._first.valid) == len(found._first.teacher) == expected
+        assert expected is None or len(found._first.valid) == len(found._first.arrays()["teacher"]) == expected

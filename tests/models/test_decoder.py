@@ -31,7 +31,7 @@ def built():
     return get
 
 
-def random_pair(config, lengths=(7, 1, 5), seed=0):
+def random_pair(config, lengths=(7, 1, 5), seed=0) -> Any:
     return inputs.random_batch(config, lengths, np.random.default_rng(seed))
 
 

@@ -31,7 +31,7 @@ def tokenizer_file():
 
 
 def test_defaults_of_an_encoder_batch():
-    batch = inputs.encoder_batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
+    batch: Any = inputs.encoder_batch(ERNIE, [[1, 2, 3], [4, 5, 6]])
     for array, expected in (
         (batch.source, np.array([[1, 2, 3], [4, 5, 6]], np.int32)),
         (batch.valid, np.ones((2, 3), np.bool_)),
@@ -45,7 +45,7 @@ def test_defaults_of_an_encoder_batch():
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.dtype(">i8")])
 def test_ids_of_any_integer_type_become_int32(dtype):
     ids = np.array([[1, 100], [0, 3]], dtype)
-    batch = inputs.encoder_batch(ERNIE, ids, segment_ids=ids % 4, task_ids=ids % 16)
+    batch: Any = inputs.encoder_batch(ERNIE, ids, segment_ids=ids % 4, task_ids=ids % 16)
     for array, expected in (
         (batch.source, [[1, 100], [0, 3]]),
         (batch.segment_ids, [[1, 0], [0, 3]]),
@@ -58,7 +58,7 @@ def test_ids_of_any_integer_type_become_int32(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_embedded_input_keeps_its_values_and_its_dtype(dtype):
     vectors = np.random.default_rng(0).standard_normal((2, 3, 24)).astype(dtype)
-    batch = inputs.encoder_batch(EMBEDDED, vectors)
+    batch: Any = inputs.encoder_batch(EMBEDDED, vectors)
     assert batch.source.dtype == dtype
     np.testing.assert_array_equal(batch.source, vectors)
     np.testing.assert_array_equal(batch.valid, np.ones((2, 3), np.bool_))
@@ -72,7 +72,7 @@ def test_arguments_are_not_changed():
         "task_ids": np.array([[15, 0], [7, 1]]),
     }
     before = {name: array.copy() for name, array in arguments.items()}
-    batch = inputs.encoder_batch(ERNIE, **arguments)
+    batch: Any = inputs.encoder_batch(ERNIE, **arguments)
     batch.source[:] = 0
     batch.segment_ids[:] = 0
     batch.task_ids[:] = 0
@@ -111,7 +111,7 @@ def test_segment_and_task_ids_are_none_exactly_when_the_model_has_none():
         (BERT, ids, True, False),
         (EMBEDDED, np.zeros((2, 2, 24)), False, False),
     ):
-        batch = inputs.encoder_batch(config, source)
+        batch: Any = inputs.encoder_batch(config, source)
         assert (batch.segment_ids is not None, batch.task_ids is not None) == (segments, tasks)
 
 
@@ -166,7 +166,8 @@ def test_pair_is_read_from_a_file(tmp_path):
 
 
 def test_random_pairs_differ_in_length_and_are_padded():
-    for batch in random_batches(TRANSLATION, 3, 4, 0):
+    batches: Any = random_batches(TRANSLATION, 3, 4, 0)
+    for batch in batches:
         lengths, target_lengths = batch.valid.sum(axis=1), batch.target_valid.sum(axis=1)
         assert target_lengths.min() >= 1
         assert (lengths != target_lengths).any()
@@ -176,7 +177,7 @@ def test_random_pairs_differ_in_length_and_are_padded():
 
 
 def test_batch_of_another_kind_is_refused():
-    batch = inputs.encoder_batch(TRANSLATION, [[3, 4]])
+    batch: Any = inputs.encoder_batch(TRANSLATION, [[3, 4]])
     with pytest.raises(InputError, match=r"EncoderBatch; expected PairBatch.* encoder_decoder"):
         inputs.check_batch(TRANSLATION, batch)
     with pytest.raises(InputError, match=r"PairBatch; expected EncoderBatch.* encoder"):
@@ -186,9 +187,9 @@ def test_batch_of_another_kind_is_refused():
 
 
 def test_batch_is_checked_again_only_for_another_model():
-    batch = inputs.encoder_batch(BERT, [[1, 2, 100]])
+    batch: Any = inputs.encoder_batch(BERT, [[1, 2, 100]])
     assert inputs.check_batch(BERT, batch) is batch
-    without_segments = inputs.check_batch(replace(BERT, segments=0), batch)
+    without_segments: Any = inputs.check_batch(replace(BERT, segments=0), batch)
     assert without_segments.segment_ids is None
     with pytest.raises(InputError, match=r"token_ids holds 100; expected ids from 0 to 49"):
         inputs.check_batch(replace(BERT, source_vocabulary=50), batch)
@@ -246,7 +247,7 @@ def test_segment_ids_are_refused_by_a_model_without_segments():
 
 
 def test_longest_input_with_the_last_id_is_accepted():
-    batch = inputs.encoder_batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
+    batch: Any = inputs.encoder_batch(BERT, [[100] * 37], segment_ids=[[1] * 37])
     assert batch.source.shape == (1, 37)
 
 
@@ -279,17 +280,17 @@ def test_encoder_batch_is_read_from_a_file(tmp_path):
             assert arrays[name].dtype == array.dtype
             np.testing.assert_array_equal(arrays[name], array, err_msg=name)
     np.savez_compressed(tmp_path / "inputs.npz", token_ids=ids)
-    np.testing.assert_array_equal(read_batch(ERNIE, tmp_path / "inputs.npz").source, ids)
+    np.testing.assert_array_equal(read_batch(ERNIE, tmp_path / "inputs.npz").arrays()["source"], ids)
     vectors = np.random.default_rng(0).standard_normal((2, 3, 24))
     np.savez(tmp_path / "inputs.npz", token_ids=vectors, valid=valid)
-    np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").source, vectors)
+    np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").arrays()["source"], vectors)
 
 
 def test_source_describes_the_file(tmp_path):
     np.savez(tmp_path / "inputs.npz", token_ids=[[1, 2], [3, 4], [5, 6]])
     source = models.resolve("bert-base-tiny")
     batches, words = source.read_batches(tmp_path / "inputs.npz")
-    assert [batch.source.tolist() for batch in batches] == [[[1, 2], [3, 4], [5, 6]]]
+    assert [batch.arrays()["source"].tolist() for batch in batches] == [[[1, 2], [3, 4], [5, 6]]]
     assert words == f"3 rows of {tmp_path / 'inputs.npz'}"
 
 
@@ -306,13 +307,13 @@ def test_random_batches_depend_only_on_the_seed(config):
         for name, array in left.arrays().items():
             np.testing.assert_array_equal(array, right.arrays()[name], err_msg=name)
     assert any(
-        left.source.shape != right.source.shape or (left.source != right.source).any()
+        not np.array_equal(left.arrays()["source"], right.arrays()["source"])
         for left, right in zip(first, other, strict=True)
     )
 
 
 def test_random_rows_have_very_different_lengths():
-    batches = random_batches(BERT, 4, 8, 0)
+    batches: Any = random_batches(BERT, 4, 8, 0)
     assert [len(batch.valid) for batch in batches] == [8] * 4
     lengths = lengths_of(batches)
     assert min(lengths) == 1
@@ -337,7 +338,7 @@ def test_random_rows_have_at_most_64_tokens():
 
 def test_random_ids_fill_their_range_and_are_padded():
     config = replace(ERNIE, pad_id=3)
-    batches = random_batches(config, 8, 8, 0)
+    batches: Any = random_batches(config, 8, 8, 0)
     for batch in batches:
         np.testing.assert_array_equal(batch.source[~batch.valid], 3)
     real = np.concatenate([batch.source[batch.valid] for batch in batches])
@@ -348,13 +349,13 @@ def test_random_ids_fill_their_range_and_are_padded():
 
 
 def test_padding_is_random_without_a_pad_id():
-    batches = random_batches(replace(BERT, pad_id=None), 8, 8, 0)
+    batches: Any = random_batches(replace(BERT, pad_id=None), 8, 8, 0)
     padding = np.concatenate([batch.source[~batch.valid] for batch in batches])
     assert len(np.unique(padding)) > 90
 
 
 def test_random_vectors_for_a_model_without_a_vocabulary():
-    batches = random_batches(EMBEDDED, 3, 4, 0)
+    batches: Any = random_batches(EMBEDDED, 3, 4, 0)
     for batch in batches:
         assert batch.source.dtype == np.float32
         assert batch.source.shape == (*batch.valid.shape, 24)

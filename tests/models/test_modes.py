@@ -41,7 +41,7 @@ def test_compiled_models_pass_every_check(framework, config, mode, make_checkpoi
 @pytest.mark.parametrize("mode", COMPILED)
 def test_compiled_outputs_agree_with_eager_ones(framework, config, mode, make_checkpoint):
     """The tolerance is twice the rounding of a layer norm's sums in float32."""
-    batch = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
     eager, compiled = (triglot.build(framework, make_checkpoint(config), mode=each) for each in ("eager", mode))
     for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
         bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
@@ -50,7 +50,7 @@ def test_compiled_outputs_agree_with_eager_ones(framework, config, mode, make_ch
 
 def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
     """Its outputs are as exact as bfloat16 allows, and are not rounded float32 outputs."""
-    batch = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
     weights = weights_for(make_checkpoint(config), "bfloat16", 0)["given"]
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")
@@ -66,7 +66,7 @@ def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
 
 def test_paddle_inference_engine_refuses_all_but_outputs_in_bfloat16(make_checkpoint):
     model: Any = triglot.build("paddle", make_checkpoint("translation-tiny"), mode="compiled", dtype="bfloat16")
-    batch = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
     for call in (
         lambda: model.trace(batch),
         lambda: model.generate(batch.source),
@@ -139,7 +139,7 @@ def test_jit_follows_training_and_compiled_refuses_it(framework, make_checkpoint
 def test_compiled_paddle_does_not_broadcast_masks_by_adding_zeros(name, make_checkpoint):
     """``paddle.where`` on different shapes would add five tensors as large as the scores, a third of the time."""
     model: Any = triglot.build("paddle", make_checkpoint(name), mode="jit")
-    batch = inputs.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(model.config, [9, 1, 4], np.random.default_rng(0))
     model.prepare("forward", batch)()
     program = model.backend.run.forward.concrete_program.main_program
     operations = {operation.name() for operation in program.global_block().ops}

@@ -296,7 +296,7 @@ def test_the_plan_has_every_check_and_the_extreme_lengths():
     assert not by_name["masking"].valid[-1].any()
     assert by_name["length_one"].valid.shape[1] == 1
     assert by_name["maximum_length"].valid.shape[1] == CONFIG.source_max_length
-    repeated = by_name["repeated_tokens"].source
+    repeated = by_name["repeated_tokens"].arrays()["source"]
     assert repeated.shape[1] > 1
     assert (repeated == repeated[:, :1]).all()
     assert not all(check.batch.valid.all() for check in checks if check.name == "normal")

@@ -1,6 +1,7 @@
 """An encoder learns from a teacher: the loss, its gradients and the steps, eager and compiled."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ from triglot.shared.training.plan import Plan
 ENCODERS = ("bert-base-tiny", "dygraph-tiny")  # one has a head that the loss does not read, one has no embeddings
 
 
-def taught_batch(config, seed=0):
+def taught_batch(config, seed=0) -> Any:
     """Return rows of several lengths, and a teacher with vectors at padding too."""
     generator = np.random.default_rng(seed)
-    batch = inputs.random_batch(config, [7, 3, 1, 5], generator)
+    batch: Any = inputs.random_batch(config, [7, 3, 1, 5], generator)
     return inputs.taught(config, batch, generator.standard_normal((4, 7, config.hidden_size)))
 
 
@@ -34,7 +35,7 @@ def checkpoint(request, make_checkpoint):
 def test_loss_is_the_mean_squared_error_of_torch(implementation, checkpoint):
     import torch
 
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
     oracle = impls.build("numpy", checkpoint)
     output = oracle.encode(batch.source, batch.valid, batch.segment_ids)
     pair = (torch.from_numpy(array[batch.valid]) for array in (output, batch.teacher))
@@ -56,7 +57,7 @@ def derivative_of(checkpoint, batch, masks):
 
 
 def test_gradients_agree_with_the_derivatives_of_the_reference(framework, checkpoint):
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
     masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(1))
     loss, gradients = impls.build(framework, checkpoint, dtype="float64").loss_and_gradients(batch, masks)
     exact, derivative = derivative_of(checkpoint, batch, masks)
@@ -68,7 +69,7 @@ def test_gradients_agree_with_the_derivatives_of_the_reference(framework, checkp
 def test_wrong_gradient_or_loss_is_detected(make_checkpoint):
     """Test the guard itself: the loss, or each tensor's largest gradient, is off by a millionth or NaN."""
     checkpoint = make_checkpoint("bert-base-tiny")
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
     loss, gradients = impls.build("torch", checkpoint, dtype="float64").loss_and_gradients(batch)
     truth = derivative_of(checkpoint, batch, {})
     assert judged.disagreement(loss, gradients, *truth) <= 1
@@ -91,7 +92,7 @@ def test_compiled_gradients_agree_with_eager_ones(framework, name, make_checkpoi
     )  # torch.compile is slow
     checkpoint = make_checkpoint(config)
     if config.kind == "encoder":
-        batch = taught_batch(config)
+        batch: Any = taught_batch(config)
     else:
         batch = triglot.teacher_forcing(config, [[3, 4, 5], [6, 7, 2]], [[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
     eager, compiled = (impls.build(framework, checkpoint, dtype="float64", mode=mode) for mode in ("eager", "jit"))
@@ -116,7 +117,7 @@ def test_compiled_gradients_agree_with_eager_ones(framework, name, make_checkpoi
 
 def test_float32_gradients_are_within_their_budget(framework, checkpoint):
     """Gradients that a bug changes by 0.1 % are not."""
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
 
     def derive(weights, inputs, masks, dtype):
         return impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
@@ -133,7 +134,7 @@ def test_float32_gradients_are_within_their_budget(framework, checkpoint):
 
 def test_training_reaches_the_teacher_and_changes_no_unread_weight(framework, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
     model = impls.build(framework, checkpoint)
     model.begin_training(Plan(rate=0.01))
     outcomes = [model.training_step(batch) for _ in range(40)]
@@ -167,14 +168,14 @@ def test_training_reaches_the_teacher_and_changes_no_unread_weight(framework, ma
 )
 def test_teacher_that_does_not_fit_is_refused(teacher, message):
     config = recipe("bert-base-tiny")
-    batch = inputs.random_batch(config, [7, 3, 1, 5], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [7, 3, 1, 5], np.random.default_rng(0))
     with pytest.raises(InputError, match=message):
         inputs.taught(config, batch, teacher)
 
 
 def test_teacher_needs_a_batch_of_an_encoder():
     config = recipe("translation-tiny")
-    batch = inputs.random_batch(config, [3], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, [3], np.random.default_rng(0))
     with pytest.raises(InputError, match=r"of kind encoder_decoder; expected an encoder"):
         inputs.taught(config, batch, np.zeros((1, 3, 32)))
     with pytest.raises(InputError, match=r"the batch is a list; expected a Batch"):
@@ -183,7 +184,7 @@ def test_teacher_needs_a_batch_of_an_encoder():
 
 def test_teacher_at_padding_does_not_count(framework, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
-    batch = taught_batch(checkpoint.config)
+    batch: Any = taught_batch(checkpoint.config)
     other = np.where(batch.valid[:, :, None], batch.teacher, np.inf)
     model = impls.build(framework, checkpoint)
     again = inputs.taught(checkpoint.config, batch, other)
@@ -198,6 +199,6 @@ def test_batch_without_a_teacher_is_refused(implementation, make_checkpoint):
 
 def test_attention_alone_has_no_loss(implementation, make_checkpoint):
     model = impls.build(implementation, make_checkpoint("multihead-tiny"))
-    batch = inputs.random_batch(model.config, [3], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(model.config, [3], np.random.default_rng(0))
     with pytest.raises(TrainingError, match=r"attention alone, which has no loss"):
         model.loss_and_gradients(batch)

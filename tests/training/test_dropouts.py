@@ -35,12 +35,12 @@ class RecordingMasks(dict):
         return super().get(name, default)
 
 
-def batch_of(config):
+def batch_of(config) -> Any:
     return inputs.random_batch(config, [6, 3, 1], np.random.default_rng(0))
 
 
-def training_batch(config):
-    batch = batch_of(config)
+def training_batch(config) -> Any:
+    batch: Any = batch_of(config)
     labels = np.random.default_rng(1).integers(0, config.target_vocabulary, batch.target.shape)
     return inputs.labelled(config, batch, labels)
 
@@ -94,7 +94,7 @@ def test_masks_have_the_shape_of_their_values(name, make_checkpoint):
         __array_ufunc__ = None  # so that NumPy calls __rmul__
 
     config = replace(recipe(name), **EVERYWHERE)
-    batch = batch_of(config)
+    batch: Any = batch_of(config)
     masks = draw_dropout_masks(config, batch, np.random.default_rng(2))
     assert masks.keys() == dropouts(config).keys()
     probe = Probe(dropout_masks={site: Shape(mask, site) for site, mask in masks.items()})
@@ -175,7 +175,7 @@ def test_mask_changes_only_the_values_after_it(implementation, make_checkpoint):
     """Values before the site stay, and the value at the site is multiplied."""
     config = recipe("translation-tiny")
     model: Any = impls.build(implementation, make_checkpoint(config), dtype="float32")
-    batch = batch_of(config)
+    batch: Any = batch_of(config)
     masks = draw_dropout_masks(config, batch, np.random.default_rng(6))
     site, value, after = (
         f"encoder.layers.0.{name}"

@@ -1,6 +1,7 @@
 """The loss, its gradients and the optimizer of every framework, compared with independent code."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ RECIPES = ("translation-tiny", "annotated-tiny", "prenorm-tiny")
 DIRECTIONS = 8
 
 
-def labelled_batch(config, seed=0, rows=4):
+def labelled_batch(config, seed=0, rows=4) -> Any:
     """Return targets longer than their sources, with padding in both, and labels that do not count."""
     generator = np.random.default_rng(seed)
     source = generator.integers(3, config.source_vocabulary, (rows, 9))
@@ -38,7 +39,7 @@ def labelled_batch(config, seed=0, rows=4):
 def task(request, make_checkpoint):
     """A checkpoint, a batch with labels, and dropout masks."""
     checkpoint = make_checkpoint(request.param)
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     return checkpoint, batch, draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(1))
 
 
@@ -161,7 +162,7 @@ def test_float32_gradients_are_within_eight_times_the_noise(framework, task):
 def test_step_agrees_with_the_formula_of_adam(framework, make_checkpoint):
     """The formula of the paper is computed in NumPy from the framework's gradients; the rate falls meanwhile."""
     checkpoint = make_checkpoint("translation-tiny")
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     plan = Plan(rate=0.01, decay=0.25, epochs_per_decay=1, samples_per_epoch=2 * 4, batch_size=4)
     assert plan.decay_steps == 2
     model = impls.build(framework, checkpoint, dtype="float64")
@@ -200,7 +201,7 @@ def test_the_rate_falls_at_its_step(framework, make_checkpoint):
     """Not one step later: a quotient that a compiler rounds down would have it so at 41, as at 55 and 97."""
     decay_steps = 41
     checkpoint = make_checkpoint("translation-tiny")
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     weights, name = dict(checkpoint.tensors), "heads.logits.weight"
     ones = {key: np.ones_like(tensor) for key, tensor in weights.items()}
     lengths = []
@@ -216,7 +217,7 @@ def test_the_rate_falls_at_its_step(framework, make_checkpoint):
 def test_a_model_can_be_trained_twice(framework, make_checkpoint):
     """Anew, and from moments: each time as a model that has not been trained before."""
     checkpoint = make_checkpoint("translation-tiny")
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     model = impls.build(framework, checkpoint)
     model.begin_training(Plan())
     model.training_step(batch)
@@ -241,7 +242,7 @@ def test_a_model_can_be_trained_twice(framework, make_checkpoint):
 
 def test_wrong_moments_masks_and_dtypes_are_refused(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     masks = draw_dropout_masks(checkpoint.config, batch, np.random.default_rng(0))
     model = impls.build(framework, checkpoint)
     wrong = {name: np.zeros(3, np.float32) for name in checkpoint.tensors}
@@ -272,7 +273,7 @@ def test_loss_that_is_not_finite_ends_the_training_unsaved(framework, make_check
 
 def test_outcome_is_that_of_the_weights_before_the_step(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
-    batch = labelled_batch(checkpoint.config)
+    batch: Any = labelled_batch(checkpoint.config)
     model = impls.build(framework, checkpoint)
     scores = model.forward(batch.source, batch.target)
     model.begin_training(Plan())
@@ -395,7 +396,7 @@ def test_labels_at_padding_do_not_count():
 
 def test_missing_labels_and_a_step_before_begin_training_are_refused(framework, make_checkpoint):
     model = impls.build(framework, make_checkpoint("translation-tiny"))
-    batch = labelled_batch(model.config)
+    batch: Any = labelled_batch(model.config)
     with pytest.raises(TrainingError, match=r"no training has begun; call begin_training first"):
         model.training_step(batch)
     with pytest.raises(TrainingError, match="no training has begun"):
