@@ -23,8 +23,8 @@ from triglot.shared.training.plan import Moments, Outcome, Plan
 class Model:
     """The model of a checkpoint in one framework, as ``triglot.build`` returns it.
 
-    Arguments are never changed, and results belong to the caller. ``backend`` is the class ``Backend`` of one of the
-    frameworks; ``tests/models/test_parallel_code.py`` ensures that they all have the same methods.
+    Arguments are never changed, and results belong to the caller. ``backend`` is an instance of a framework's class
+    ``Backend``; ``tests/models/test_parallel_code.py`` ensures that all of these classes have the same methods.
     """
 
     def __init__(self, backend: Any) -> None:

@@ -421,7 +421,7 @@ def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     sweep.run(cell)
     assert sweep.results[0].status == "ok", sweep.results[0].failure
     facts = sweep.results[0].facts
-    ids = impls.build("numpy", checkpoint).generate(batch.arrays()["source"])
+    ids = impls.build("numpy", checkpoint).generate(source)
     expected = ids[:, 1:].size  # with random weights, nothing ends
     assert not (ids == checkpoint.config.end_id).any()
     assert facts["tokens_per_second"] == pytest.approx(expected / (facts["latency_ms"]["p50"] / 1000))
