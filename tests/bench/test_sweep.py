@@ -414,9 +414,8 @@ def test_the_tokens_of_a_generation_are_counted(make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     (batch,) = workloads.batches_of(cell, checkpoint.config, None, 0)
-    assert (batch.arrays()["source"][batch.valid] == checkpoint.config.pad_id).any(), (
-        "a token like any other, as its batch says"
-    )
+    source = batch.arrays()["source"]
+    assert (source[batch.valid] == checkpoint.config.pad_id).any(), "a token like any other, as its batch says"
     sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=benchmark.WORKER)
     sweep.run(cell)
     assert sweep.results[0].status == "ok", sweep.results[0].failure
