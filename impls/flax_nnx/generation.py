@@ -54,37 +54,37 @@ class Generator:
         cache = generator.empty_cache(memory, length) if cached else None
 
         def step(carry: Carry) -> Carry:
-            place, target, finished, cache = carry
-            scores, cache = generator.step(target, place, memory, valid, cache)
+            position, target, finished, cache = carry
+            scores, cache = generator.step(target, position, memory, valid, cache)
             likeliest = scores.argmax(axis=-1).astype(jnp.int32)
             token = jnp.where(finished, pad_id, likeliest)
-            target = target.at[:, place + 1].set(token)
+            target = target.at[:, position + 1].set(token)
             finished = finished | (token == end_id)
-            return place + 1, target, finished, cache
+            return position + 1, target, finished, cache
 
         def unfinished(carry: Carry) -> Array:
-            place, _, finished, _ = carry
-            return (place < length - 1) & ~finished.all()
+            position, _, finished, _ = carry
+            return (position < length - 1) & ~finished.all()
 
         _, target, _, _ = jax.lax.while_loop(unfinished, step, (jnp.asarray(0), target, finished, cache))
         return target
 
     def step(
-        self, target: Array, place: Array, memory: Array, valid: Array, cache: list[LayerCache] | None
+        self, target: Array, position: Array, memory: Array, valid: Array, cache: list[LayerCache] | None
     ) -> tuple[Array, list[LayerCache] | None]:
-        """Return the scores of the token after ``place``, (B, V), and the new cache. Padding is hidden, as in training.
+        """Return the scores of the token after ``position``, (B, V), and the new cache.
 
-        target: (B, T), padding after ``place``. memory: (B, S, D). cache: None if there is none.
+        target: (B, T), padding after ``position``. memory: (B, S, D). cache: None if there is none. Padding is hidden.
         """
         allowed = masks.padding(target != self.transformer.config.special_ids[2])
         if cache is None:
             x = self.transformer.embed_target(target)
             allowed = masks.combine(allowed, masks.causal(target.shape[1]))
         else:
-            x = self.transformer.embed_target(jnp.take(target, place[None], axis=1), place)
-        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, place)
+            x = self.transformer.embed_target(jnp.take(target, position[None], axis=1), position)
+        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, position)
         if cache is None:
-            return jnp.take(scores, place, axis=1), None
+            return jnp.take(scores, position, axis=1), None
         return scores[:, 0], cache
 
     def decode(
@@ -94,10 +94,10 @@ class Generator:
         memory: Array,
         memory_allowed: Array,
         cache: list[LayerCache] | None,
-        place: Array,
+        position: Array,
     ) -> tuple[Array, list[LayerCache] | None]:
         """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
-        caches = None if cache is None else [KeyValueCache(*tensors, place) for tensors in cache]
+        caches = None if cache is None else [KeyValueCache(*tensors, position) for tensors in cache]
         x = self.transformer.decoder(x, allowed, memory, memory_allowed, caches)
         (scores,) = self.transformer.heads(x, jnp.ones(x.shape[:2], jnp.bool_), None).values()
         if caches is None:

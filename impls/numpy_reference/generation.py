@@ -32,32 +32,32 @@ class Generator:
         target[:, 0] = start_id
         finished = np.zeros(len(source), np.bool_)
         cache = self.empty_cache(memory, length) if cached else None
-        for place in range(length - 1):
-            scores, cache = self.step(target, np.array(place), memory, valid, cache)
+        for position in range(length - 1):
+            scores, cache = self.step(target, np.array(position), memory, valid, cache)
             likeliest = scores.argmax(axis=-1)
             token = np.where(finished, pad_id, likeliest)
-            target[:, place + 1] = token
+            target[:, position + 1] = token
             finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
     def step(
-        self, target: ndarray, place: ndarray, memory: ndarray, valid: ndarray, cache: list[LayerCache] | None
+        self, target: ndarray, position: ndarray, memory: ndarray, valid: ndarray, cache: list[LayerCache] | None
     ) -> tuple[ndarray, list[LayerCache] | None]:
-        """Return the scores of the token after ``place``, (B, V), and the new cache. Padding is hidden, as in training.
+        """Return the scores of the token after ``position``, (B, V), and the new cache.
 
-        target: (B, T), padding after ``place``. memory: (B, S, D). cache: None if there is none.
+        target: (B, T), padding after ``position``. memory: (B, S, D). cache: None if there is none. Padding is hidden.
         """
         allowed = masks.padding(target != self.transformer.config.special_ids[2])
         if cache is None:
             x = self.transformer.embed_target(target)
             allowed = masks.combine(allowed, masks.causal(target.shape[1]))
         else:
-            x = self.transformer.embed_target(np.take(target, place[None], axis=1), place)
-        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, place)
+            x = self.transformer.embed_target(np.take(target, position[None], axis=1), position)
+        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, position)
         if cache is None:
-            return np.take(scores, place[None], axis=1)[:, 0], None
+            return np.take(scores, position[None], axis=1)[:, 0], None
         return scores[:, 0], cache
 
     def decode(
@@ -67,10 +67,10 @@ class Generator:
         memory: ndarray,
         memory_allowed: ndarray,
         cache: list[LayerCache] | None,
-        place: ndarray,
+        position: ndarray,
     ) -> tuple[ndarray, list[LayerCache] | None]:
         """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
-        caches = None if cache is None else [KeyValueCache(*tensors, place) for tensors in cache]
+        caches = None if cache is None else [KeyValueCache(*tensors, position) for tensors in cache]
         x = self.transformer.decoder(x, allowed, memory, memory_allowed, caches)
         (scores,) = self.transformer.heads(x, np.ones(x.shape[:2], np.bool_), None).values()
         if caches is None:

@@ -37,32 +37,32 @@ class Generator(nn.Layer):
         target[:, 0] = start_id
         finished = paddle.zeros([len(source)], dtype="bool")
         cache = self.empty_cache(memory, length) if cached else None
-        for place in range(length - 1):
-            scores, cache = self.step(target, paddle.to_tensor(place), memory, valid, cache)
+        for position in range(length - 1):
+            scores, cache = self.step(target, paddle.to_tensor(position), memory, valid, cache)
             likeliest = scores.argmax(axis=-1, dtype="int32")
             token = paddle.where(finished, paddle.full([], pad_id, "int32"), likeliest)
-            target[:, place + 1] = token
+            target[:, position + 1] = token
             finished = finished | (token == end_id)
             if finished.all():
                 break
         return target
 
     def step(
-        self, target: Tensor, place: Tensor, memory: Tensor, valid: Tensor, cache: list[LayerCache] | None
+        self, target: Tensor, position: Tensor, memory: Tensor, valid: Tensor, cache: list[LayerCache] | None
     ) -> tuple[Tensor, list[LayerCache] | None]:
-        """Return the scores of the token after ``place``, (B, V), and the new cache. Padding is hidden, as in training.
+        """Return the scores of the token after ``position``, (B, V), and the new cache.
 
-        target: (B, T), padding after ``place``. memory: (B, S, D). cache: None if there is none.
+        target: (B, T), padding after ``position``. memory: (B, S, D). cache: None if there is none. Padding is hidden.
         """
         allowed = masks.padding(target != self.transformer.config.special_ids[2])
         if cache is None:
             x = self.transformer.embed_target(target)
             allowed = masks.combine(allowed, masks.causal(target.shape[1]))
         else:
-            x = self.transformer.embed_target(paddle.index_select(target, place.reshape([1]), axis=1), place)
-        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, place)
+            x = self.transformer.embed_target(paddle.index_select(target, position.reshape([1]), axis=1), position)
+        scores, cache = self.decode(x, allowed, memory, masks.padding(valid), cache, position)
         if cache is None:
-            return paddle.index_select(scores, place.reshape([1]), axis=1)[:, 0], None
+            return paddle.index_select(scores, position.reshape([1]), axis=1)[:, 0], None
         return scores[:, 0], cache
 
     def decode(
@@ -72,10 +72,10 @@ class Generator(nn.Layer):
         memory: Tensor,
         memory_allowed: Tensor,
         cache: list[LayerCache] | None,
-        place: Tensor,
+        position: Tensor,
     ) -> tuple[Tensor, list[LayerCache] | None]:
         """Return the scores after each token of x (B, T, D), padding included, (B, T, V); and the new cache."""
-        caches = None if cache is None else [KeyValueCache(*tensors, place) for tensors in cache]
+        caches = None if cache is None else [KeyValueCache(*tensors, position) for tensors in cache]
         x = self.transformer.decoder(x, allowed, memory, memory_allowed, caches)
         (scores,) = self.transformer.heads(x, paddle.ones(x.shape[:2], dtype="bool"), None).values()
         if caches is None:
