@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
+from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
@@ -21,6 +22,12 @@ from .generation import Generator
 from .transformer import Transformer
 
 DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+@cache
+def _abstract_transformer(config: ModelConfig) -> tuple[Any, Any]:
+    """Return the graph of a transformer, and shapes only: the checkpoint provides the memory. Tracing takes a while."""
+    return nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
 
 
 class Backend:
@@ -40,8 +47,7 @@ class Backend:
         self.config, self.mode = checkpoint.config, mode
         self.dtype, self.dtype_name = DTYPES[dtype], dtype
         with self.computing("forward"):
-            # Shapes only, allocate nothing: the checkpoint provides the memory.
-            self.transformer = nnx.eval_shape(lambda: Transformer(checkpoint.config, rngs=nnx.Rngs(0)))
+            self.transformer = nnx.merge(*_abstract_transformer(checkpoint.config))
             weights.load(self.transformer, checkpoint, self.device, self.dtype)
         self.transformer.eval()
         # Dropout masks are passed in, so no random streams are needed and parameters are the only state.

@@ -161,7 +161,7 @@ LIES = {
     "no tensors": (lambda t: t.pop("tensors"), "manifest.json is damaged"),
     "a plan that is a list": (lambda t: t.update(plan=[]), "the plan of its training is no object"),
     "an unknown field of the plan": (lambda t: change_plan(t, momentum=0.9), "expected batch_size, .*momentum;"),
-    "a missing field of the plan": (lambda t: t["plan"].pop("seed"), "has other fields than .*: seed;"),
+    "a missing field of the plan": (lambda t: t["plan"].pop("seed"), "wrong are seed;"),
     "an impossible rate": (lambda t: change_plan(t, rate=0), "rate of the training is 0; expected a number above 0"),
     "a rate of text": (lambda t: change_plan(t, rate="1"), "rate of the training is '1'; expected a number above 0"),
     "half a batch": (lambda t: change_plan(t, batch_size=1.5), "batch_size of the training is 1.5; expected a whole"),
