@@ -1,4 +1,4 @@
-"""The types of arrays that the shared code handles, under short names."""
+"""Short names for the array types of the shared code."""
 
 from typing import Any
 

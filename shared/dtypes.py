@@ -8,10 +8,10 @@ import numpy as np
 from .arrays import Array, Float32s
 
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # float32 holds a little more
+LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # slightly below the largest float32
 LARGEST_FLOAT16 = np.float32(65504)
 
-# What weights can be stored in.
+# The formats that weights can be stored in.
 FLOATS: dict[str, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
@@ -19,16 +19,16 @@ FLOATS: dict[str, np.dtype[Any]] = {
     "bfloat16": BFLOAT16,
 }
 
-# Those of 16 bits: weights and inputs are rounded to them before anything is computed.
+# The 16-bit formats. Weights and inputs are rounded to them before anything is computed.
 HALVES = ("bfloat16", "float16")
 
 
 def representable(array: Array, dtype: str) -> Float32s:
-    """``array`` in float32, each number one that ``dtype`` holds as well: what a model in ``dtype`` is really given."""
-    with np.errstate(over="ignore"):  # what overflows is judged, not warned of
+    """Return ``array`` in float32, rounded to numbers that ``dtype`` can hold: the values that a model in it gets."""
+    with np.errstate(over="ignore"):  # callers judge overflows themselves
         return array.astype(FLOATS[dtype] if dtype in HALVES else np.float32).astype(np.float32)
 
 
 def storable(array: Array) -> Array:
-    """The same bits in a format that files and other libraries know: bfloat16 as uint16."""
+    """Return the same bits in a format that NumPy can write: bfloat16 as uint16."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array

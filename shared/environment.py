@@ -1,4 +1,4 @@
-"""What a result was obtained with: it belongs into every report."""
+"""The environment of a result, which every report records, and the number of threads that frameworks use."""
 
 import os
 import platform
@@ -9,10 +9,10 @@ from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
 
-# Idle threads sleep instead of spinning on a core that another process needs; Paddle logs warnings and errors alone.
+# Idle threads sleep instead of spinning on a core that another process needs. Paddle logs only warnings and errors.
 _QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
 
-# By what has a framework, its compiler or the allocator compute something else, or at another speed.
+# Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(
     r"(XLA|JAX|(PY)?TORCH[A-Z]*|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC)_\w+"
     "|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
@@ -20,14 +20,14 @@ _SWITCH = re.compile(
 
 PACKAGES = (
     *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
-    *("transformers", "onnxruntime"),  # what the benchmark compares them with
+    *("transformers", "onnxruntime"),  # peers in the benchmark
 )
 
 
 def environment() -> dict[str, Any]:
-    """The Python, the machine, the versions of the packages that matter, and the variables that change what they do.
+    """Return the Python version, the machine, the package versions and the variables that change results or speed.
 
-    The version of a package that is not installed is null.
+    The version of a package that is not installed is None.
     """
     return {
         "python": platform.python_version(),
@@ -40,35 +40,35 @@ def environment() -> dict[str, Any]:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables that change what is computed, or how fast; not threads and caches, which we set."""
-    ours = {*THREAD_VARIABLES, *_QUIET}
+    """Return the environment variables that change results or speed, except those for threads and caches."""
+    set_by_triglot = {*THREAD_VARIABLES, *_QUIET}
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if _SWITCH.fullmatch(name) and name not in ours and not name.endswith("_DIR")
+        if _SWITCH.fullmatch(name) and name not in set_by_triglot and not name.endswith("_DIR")
     }
 
 
 def cores() -> int:
-    """The number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def threads() -> int:
-    """How many threads this process was told to use: OMP_NUM_THREADS, or one per core."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else cores()
+    """Return the number of threads that this process should use: OMP_NUM_THREADS, or one per core."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else cores()
 
 
 def limit_threads(number: int | None) -> None:
-    """Let the frameworks that are imported from now on use so many threads; None: OMP_NUM_THREADS, or one per core."""
+    """Set the thread count of frameworks imported from now on. None means OMP_NUM_THREADS, or one per core."""
     os.environ.update(thread_settings(number or threads()))
 
 
 def thread_settings(number: int) -> dict[str, str]:
-    """The environment variables by which the frameworks are told how many threads to use, before their import."""
+    """Return the environment variables that set the thread count of frameworks; set them before their import."""
     return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
 
 

@@ -1,11 +1,11 @@
-"""Errors that a user can cause and mend. Each message says what was wrong, what was expected, what to do.
+"""Errors that users can cause and fix. Each message says what was received, what was expected and what to do.
 
-All of them are ``ValueError``: the command line prints them as one line and exits with code 2.
+All are subclasses of ``ValueError``. The command line prints them as one line and exits with code 2.
 """
 
 
 class TriglotError(ValueError):
-    """Something that the user handed in cannot be used. Base of every error below."""
+    """The base class of the errors below: something that the user provided cannot be used."""
 
 
 class ConfigError(TriglotError):
@@ -17,7 +17,7 @@ class CheckpointError(TriglotError):
 
 
 class OutputError(TriglotError):
-    """A file cannot be written where it was asked for."""
+    """A file cannot be written to its target."""
 
 
 class InputError(TriglotError):
@@ -25,7 +25,7 @@ class InputError(TriglotError):
 
 
 class TaskError(TriglotError):
-    """A task cannot be set or learned as it was asked for."""
+    """A training task has impossible settings, or cannot be learned with them."""
 
 
 class PortingError(TriglotError):
@@ -33,15 +33,15 @@ class PortingError(TriglotError):
 
 
 class BenchError(TriglotError):
-    """A report of a benchmark cannot be read, or nothing can be timed as asked."""
+    """A benchmark report cannot be read, or a benchmark cannot run with these settings."""
 
 
 class TrainingError(TriglotError):
-    """A plan of training is impossible, or a model cannot be trained as asked."""
+    """A training plan is impossible, or a model cannot be trained with it."""
 
 
 class FrameworkError(TriglotError):
-    """A framework is unknown, not installed, or cannot run what was asked of it."""
+    """A framework is unknown or not installed, or does not support a device, dtype or mode."""
 
 
 class ModelNotFoundError(TriglotError):

@@ -1,9 +1,9 @@
-"""The structure of a zip archive, read strictly: every byte of it belongs to exactly one member or to the directory.
+"""A strict parser of zip archives: every byte belongs to exactly one member or to the directory.
 
-Readers of zip files are lenient by custom: they take what stands before, between and behind the members, and members
-that overlap. A checkpoint has none of that, so anything else is damage or an attack, and is refused with ``ValueError``
-before any of it is used. Nothing is read but headers. Where two readers could take the same bytes for different
-things (a name in two encodings, a field given twice), they are refused as well, so ``numpy.load`` sees what we see.
+Zip readers are usually lenient: they accept bytes before, between and after the members, and members that overlap. A
+checkpoint has none of these, so they are damage or an attack, and raise ``ValueError`` before any content is used. Only
+headers are read. Bytes that two readers could understand differently (a name in two encodings, a repeated field) are
+refused too, so ``numpy.load`` sees the same arrays.
 """
 
 import mmap
@@ -18,14 +18,14 @@ _END_64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR_64 = struct.Struct("<4sIQI")
 _EXTRA = struct.Struct("<2H")
 
-_ESCAPE_32 = 0xFFFFFFFF  # "the real number is in the ZIP64 field"
+_ESCAPE_32 = 0xFFFFFFFF  # the real number is in the ZIP64 field
 _ESCAPE_16 = 0xFFFF
 _ZIP64_ID = 1
 _UTF8_FLAG = 0x800
 
-PADDING_ID = 0x4754  # the id of our padding among a header's extra fields; registered to nobody
-# Ten times the tensors of the deepest Transformers, and several times the longest name. With them a file of hostile
-# headers cannot make this reader use much more memory than the headers themselves take.
+PADDING_ID = 0x4754  # the id of the extra field that pads a header; not registered
+# Ten times the tensors of the deepest Transformers, and several times the longest name. These limits keep the memory
+# for hostile headers close to the size of the headers themselves.
 MOST_MEMBERS = 16_384
 LONGEST_NAME = 256
 
@@ -39,7 +39,7 @@ class Member(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What a header, local or central, says of a member; ``end`` is where the header ends."""
+    """The fields of a local or central header; the header ends at byte ``end``."""
 
     name: str
     checksum: int
@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 
 
 def members(buffer: mmap.mmap) -> list[Member]:
-    """Every member, in file order.
+    """Return every member, in file order.
 
     Raises:
         ValueError: the buffer is not one archive of stored members without gaps, overlaps or repetitions.
@@ -76,7 +76,7 @@ def _members(buffer: mmap.mmap) -> Iterator[Member]:
             raise ValueError(f"member {central.name} occurs twice")
         names.add(central.name)
         if central.offset != end_of_payload:
-            raise ValueError(f"member {central.name} does not begin where the one before it ends")
+            raise ValueError(f"member {central.name} does not begin where the previous one ends")
         local = _local(buffer, central.offset)
         if (local.name, local.checksum, local.size, local.flags) != (
             central.name,
@@ -87,20 +87,20 @@ def _members(buffer: mmap.mmap) -> Iterator[Member]:
             raise ValueError(f"the two headers of member {central.name} disagree")
         end_of_payload = local.end + local.size
         if end_of_payload > directory:
-            raise ValueError(f"member {central.name} reaches beyond its place")
+            raise ValueError(f"member {central.name} overlaps the directory")
         yield Member(local.name, local.end, local.size)
     if position != directory_end or end_of_payload != directory:
-        raise ValueError("there is something between the members and the end")
+        raise ValueError("there are bytes that belong to no member")
 
 
 def _directory(buffer: mmap.mmap) -> tuple[int, int, int]:
-    """The number of members, and where their directory begins and ends."""
+    """Return the number of members, and where their directory begins and ends."""
     end = len(buffer) - _END.size
     if end < 0 or buffer[end : end + 4] != b"PK\x05\x06":
         raise ValueError("it is cut off" if buffer[:2] == b"PK" else "it is not a zip archive")
     _, disk, first_disk, here, count, size, start, comment = _END.unpack_from(buffer, end)
     if disk or first_disk or comment or here != count:
-        raise ValueError("its end record is unlike that of a checkpoint")
+        raise ValueError("its end record has a comment, several disks or two counts")
     if _ESCAPE_16 in (here, count) or _ESCAPE_32 in (size, start):
         locator = end - _LOCATOR_64.size
         end = locator - _END_64.size
@@ -118,7 +118,7 @@ def _directory(buffer: mmap.mmap) -> tuple[int, int, int]:
         if here != count:
             raise ValueError("its ZIP64 end record is damaged")
     if start + size != end:
-        raise ValueError("its directory is not where its end record says")
+        raise ValueError("its directory is not where the end record says")
     return count, start, end
 
 
@@ -159,7 +159,7 @@ def _name(buffer: mmap.mmap, start: int, length: int, flags: int) -> str:
         raise ValueError("it is cut off")
     name = raw.decode("utf-8")
     if not name.isprintable() or not (raw.isascii() or flags & _UTF8_FLAG):
-        raise ValueError("a member has an unreadable name")  # one that other readers cut at its NUL or decode otherwise
+        raise ValueError("a member has an unreadable name")  # other readers cut it at its NUL, or decode it differently
     return name
 
 
@@ -167,11 +167,11 @@ def _check_method(name: str, flags: int, method: int) -> None:
     if method:
         raise ValueError(f"member {name} is compressed")
     if flags & ~_UTF8_FLAG:
-        raise ValueError(f"member {name} is encrypted, or its size stands behind it")
+        raise ValueError(f"member {name} is encrypted, or its size follows it")
 
 
 def _zip64(buffer: mmap.mmap, start: int, length: int, numbers: list[int]) -> list[int]:
-    """``numbers`` with each that is escaped replaced by its value in the ZIP64 extra field, the padding passed over."""
+    """Return ``numbers``, with the escaped ones replaced by their values in the ZIP64 extra field. Skip the padding."""
     position, end = start, start + length
     values, seen = list(numbers), set[int]()
     while position < end:

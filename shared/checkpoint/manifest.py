@@ -1,0 +1,216 @@
+"""The manifest of a checkpoint file, ``manifest.json``: its records, its bytes and its strict parser.
+
+``docs/checkpoint.md`` describes every field for other readers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from triglot.shared.arrays import Array
+from triglot.shared.errors import CheckpointError, ConfigError, TrainingError
+from triglot.shared.model import schema
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.training.plan import Plan
+
+from .checksums import sha256
+from .npz import unreadable
+
+MEMBER = "manifest.json"
+SCHEMA = "triglot.checkpoint/1"
+
+# JSON can take thirty times its size in memory, so its size and structure are limited: room for as many tensors as a
+# file has members, at 500 bytes each, and three times the lists, objects and commas that each needs.
+LONGEST = 1 << 23
+_MARKS_PER_MEMBER = 24
+_MARKS_OF_CONFIG = 500
+
+_FIELDS = {"schema", "digest", "config", "tensors"}
+_TRAINING_FIELDS = {"plan", "steps", "tensors", "digest"}
+_TENSOR_FIELDS = {"dtype", "shape", "sha256"}
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """The manifest's record of one stored tensor. Members of a training have no ``axes``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    axes: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, tensor: Array, axes: tuple[str, ...] | None = None) -> TensorRecord:
+        """Return the record that describes ``tensor``."""
+        return cls(tensor.dtype.name, tensor.shape, sha256(tensor), axes)
+
+    def content(self) -> dict[str, Any]:
+        """Return the part that the digest covers, as JSON."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "sha256": self.sha256}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole record as JSON."""
+        return self.content() | ({} if self.axes is None else {"axes": list(self.axes)})
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """The manifest's record of a training. ``steps`` is checked together with the members, not by the parser."""
+
+    plan: Plan
+    steps: int
+    tensors: Mapping[str, TensorRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON, with a digest of its own."""
+        tensors = {name: record.to_json() for name, record in self.tensors.items()}
+        content = {"plan": self.plan.to_dict(), "steps": self.steps, "tensors": tensors}
+        return {**content, "digest": _hash(content)}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The configuration, a record per stored tensor, the names before porting, and the record of a training."""
+
+    config: ModelConfig
+    tensors: Mapping[str, TensorRecord]
+    source_names: Mapping[str, str]
+    training: TrainingRecord | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the content of ``manifest.json``."""
+        entries = {name: record.to_json() for name, record in self.tensors.items()}
+        entries |= {alias: {"alias": name} for alias, name in schema.aliases(self.config).items()}
+        for name, entry in entries.items():
+            if name in self.source_names:
+                entry["source"] = self.source_names[name]
+        content = {
+            "schema": SCHEMA,
+            "digest": digest(self.config, self.tensors),
+            "config": self.config.to_dict(),
+            "tensors": entries,
+        }
+        if self.training:
+            content["training"] = self.training.to_json()
+        return json.dumps(content, indent=1, allow_nan=False).encode()
+
+
+def digest(config: ModelConfig, tensors: Mapping[str, TensorRecord]) -> str:
+    """Return the sha256 of the model: configuration, and the name, dtype, shape and numbers of every tensor."""
+    contents = {name: record.content() for name, record in tensors.items()}
+    return _hash({"config": config.identity(), "tensors": contents})
+
+
+def parse(path: Path, content: bytes, member_count: int, tensor_count: int) -> Manifest:
+    """Parse the manifest of the file ``path``, which has so many members and, among them, so many tensors.
+
+    Raises:
+        CheckpointError: it is damaged, has other fields or another schema, or one of its digests is wrong.
+    """
+    try:
+        fields = _load(content, member_count)
+        if "schema" in _object(fields) and fields["schema"] != SCHEMA:
+            schema_of_file = repr(fields["schema"])[:100]
+            raise unreadable(path, f"its schema is {schema_of_file}, expected {SCHEMA!r}", "update Triglot")
+        training = _training(fields.pop("training")) if "training" in fields else None
+        _object(fields, _FIELDS)
+        config = ModelConfig.from_dict(fields["config"])
+        layers = config.layers + config.decoder_layers
+        if layers > tensor_count // schema.FEWEST_OF_A_LAYER:  # before names are generated for all of them
+            raise unreadable(path, f"its {tensor_count} tensors cannot be {layers} layers")
+        tensors: dict[str, TensorRecord] = {}
+        aliases: dict[str, str] = {}
+        source_names: dict[str, str] = {}
+        for name, value in _object(fields["tensors"]).items():
+            entry = _object(value)
+            if "source" in entry:
+                source_names[name] = _text(entry.pop("source"))
+            if "alias" in entry:
+                aliases[name] = _text(_object(entry, {"alias"})["alias"])
+            else:
+                tensors[name] = _tensor(entry, {*_TENSOR_FIELDS, "axes"})
+        # Older files may lack fields that have a default. The others must be written exactly as we write them.
+        config_fields = {name: value for name, value in config.to_dict().items() if name in fields["config"]}
+        intact = fields["digest"] == digest(config, tensors) and _json(fields["config"]) == _json(config_fields)
+    except CheckpointError:
+        raise
+    except (ConfigError, TrainingError) as error:
+        raise unreadable(path, str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, f"{MEMBER} is damaged") from error
+    if not intact:
+        raise unreadable(path, f"{MEMBER} was changed: its digest is wrong")
+    if aliases != schema.aliases(config):
+        raise unreadable(path, f"the aliases in {MEMBER} are not those of its configuration")
+    return Manifest(config, tensors, source_names, training)
+
+
+def _load(content: bytes, member_count: int) -> Any:
+    """Decode the JSON: ASCII only, no name twice in an object, no NaN, and not more than ``member_count`` explains."""
+    if sum(content.count(mark) for mark in (b"{", b"[", b",")) > _MARKS_PER_MEMBER * member_count + _MARKS_OF_CONFIG:
+        raise ValueError("more JSON than the tensors of the file need")
+    return json.loads(content.decode("ascii"), object_pairs_hook=_without_repetition, parse_constant=_refuse_constant)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return fields
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _training(value: object) -> TrainingRecord:
+    fields = _object(value, _TRAINING_FIELDS)
+    if fields.pop("digest") != _hash(fields):
+        raise ValueError("the digest of the training is wrong")
+    tensors = {name: _tensor(entry, _TENSOR_FIELDS) for name, entry in _object(fields["tensors"]).items()}
+    return TrainingRecord(Plan.from_dict(_object(fields["plan"])), fields["steps"], tensors)
+
+
+def _tensor(value: object, names: set[str]) -> TensorRecord:
+    fields = _object(value, names)
+    axes = tuple(map(_text, _list(fields["axes"]))) if "axes" in names else None
+    shape = tuple(_list(fields["shape"]))
+    if not all(type(size) is int for size in shape):  # 1.0 and True equal 1 in Python, but the digest differs
+        raise ValueError("a size is not a whole number")
+    if not _SHA256.fullmatch(_text(fields["sha256"])):
+        raise ValueError("a sha256 is not one")
+    return TensorRecord(_text(fields["dtype"]), shape, fields["sha256"], axes)
+
+
+def _object(value: object, names: set[str] | None = None) -> dict[str, Any]:
+    """Return ``value`` if it is a JSON object with exactly the fields ``names`` (None: any fields)."""
+    if not isinstance(value, dict) or (names is not None and value.keys() != names):
+        raise ValueError("a part is not an object, or has other fields")
+    return cast("dict[str, Any]", value)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("a part is not a list")
+    return cast("list[Any]", value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a part is not text")
+    return value
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(_json(content).encode()).hexdigest()
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, sort_keys=True)
