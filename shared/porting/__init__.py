@@ -1,1 +1,9 @@
-"""Weights from other libraries to the neutral checkpoint and back."""
+"""Porting: read weights in any dialect as a checkpoint, and write a checkpoint in any dialect.
+
+A dialect is how a library names and lays out tensors (``dialects/``); a container is how a file stores them
+(``containers/``).
+"""
+
+from .port import find_dialect, read, write
+
+__all__ = ["find_dialect", "read", "write"]

@@ -1,91 +1,84 @@
-"""Foreign weights to neutral checkpoints and back: one module per dialect, each with one invertible table of names."""
+"""Read and write weights: find the dialect of a source, and pass the work to it."""
 
 import os
 from pathlib import Path
-from types import ModuleType
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import ModelNotFoundError, PortingError
 from triglot.shared.model.overrides import Given
 from triglot.shared.pickles import WHY
-from triglot.shared.porting.dialects import huggingface, neutral
-from triglot.shared.porting.dialects.articles import ARTICLES, Article
 
-# Each has recognises(path), read(path, config), write(checkpoint, path), and EXPECTED, its files in words.
-Dialect = ModuleType | Article
-DIALECTS: dict[str, Dialect] = {"huggingface": huggingface, "neutral": neutral, **ARTICLES}
+from .dialects import DIALECTS, huggingface, neutral
+from .dialects.dialect import Dialect
 
-# The first that recognises a path reads it. The dialects of the articles have to be named: other models have the same
-# names (ERNIE those of article 001, torch.nn.MultiheadAttention those of article 004) and compute something else.
-_BY_LOOKS = (huggingface, neutral)
-
-# What libraries call the pickled weights in a model folder.
+# The pickled weights of transformers and PaddleNLP in a model folder.
 _PICKLED = ("pytorch_model.bin", "model_state.pdparams")
 
 
-def port(
-    source: str | Path | Checkpoint,
-    target: str | Path | None = None,
-    *,
-    source_dialect: str | None = None,
-    target_dialect: str | None = None,
-    config: Given = None,
-) -> Checkpoint:
-    """Read ``source``, a path in a known dialect or a checkpoint; write it to ``target``, if that is given.
-
-    ``source_dialect`` None: by the looks of the path; those of the articles have to be named. ``target_dialect`` None:
-    "neutral". ``config`` is what the weights do not say (heads, activation, epsilon and masking, for a bare state dict;
-    for that of an article, what differs from its recipe) or say wrongly: the name of a recipe, a whole configuration,
-    or single fields by name.
+def find_dialect(name: str) -> Dialect:
+    """Return the dialect called ``name``.
 
     Raises:
-        ModelNotFoundError: there is nothing at ``source``.
-        PortingError: a dialect is unknown, the source is not in it, is a pickle, or cannot be translated without loss.
+        PortingError: there is no such dialect.
+    """
+    if name not in DIALECTS:
+        raise PortingError(f"dialect is {name!r}; expected one of {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def read(source: str | Path | Checkpoint, dialect: str | None = None, config: Given = None) -> Checkpoint:
+    """Read ``source``, a path or a checkpoint, as a neutral checkpoint.
+
+    ``dialect`` None means that the path decides between "neutral" and "huggingface"; the others have to be named.
+    ``config`` says what the weights do not, or corrects it: a recipe, a whole configuration or single fields.
+
+    Raises:
+        ModelNotFoundError: ``source`` does not exist.
+        PortingError: the dialect is unknown, or ``source`` is not in it or cannot be translated without loss.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
+    """
+    if isinstance(source, Checkpoint):
+        if dialect is not None and find_dialect(dialect).name != neutral.DIALECT.name:
+            raise PortingError(f"source_dialect is {dialect!r}, but a checkpoint is always neutral; omit it")
+        return neutral.reconfigured(source, config)
+    return _dialect_of(Path(source), dialect).read(Path(source), config)
+
+
+def write(checkpoint: Checkpoint, target: str | Path, dialect: str = neutral.DIALECT.name) -> None:
+    """Write ``checkpoint`` to ``target`` in ``dialect``, completely or not at all.
+
+    Raises:
+        PortingError: the dialect is unknown, or cannot express the model.
         OutputError: ``target`` cannot be written.
     """
-    writer = _dialect(target_dialect or "neutral")
-    if isinstance(source, Checkpoint):
-        if source_dialect is not None and _dialect(source_dialect) is not neutral:
-            raise PortingError(
-                f"source_dialect is {source_dialect!r}, but a checkpoint is neutral already; leave it out"
-            )
-        ported = neutral.reconfigured(source, config)
-    else:
-        ported = _reader(Path(source), source_dialect).read(Path(source), config)
-    if target is not None:
-        writer.write(ported, Path(target))
-    return ported
+    find_dialect(dialect).write(checkpoint, Path(target))
 
 
-def _reader(source: Path, name: str | None) -> Dialect:
+def _dialect_of(source: Path, name: str | None) -> Dialect:
     try:
         source.stat()
         if source.is_dir():
-            os.listdir(source)  # a folder that is there may still be closed
+            os.listdir(source)  # an existing folder may still be unreadable
     except PermissionError as error:
-        raise PortingError(f"cannot read {source}: {error.strerror}; get the right to read it") from error
-    except (OSError, ValueError) as error:  # also names that no file can have
+        raise PortingError(f"cannot read {source}: {error.strerror}; change its permissions") from error
+    except (OSError, ValueError) as error:  # ValueError: names that no file can have
         raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder") from error
     if name is not None:
-        dialect = _dialect(name)
+        dialect = find_dialect(name)
         if not dialect.recognises(source):
-            raise PortingError(f"{source} is not in the dialect {name}; expected {dialect.EXPECTED}")
+            raise PortingError(f"{source} is not in the dialect {name}; expected {dialect.expected}")
         return dialect
-    for dialect in _BY_LOOKS:
+    candidates = [dialect for dialect in DIALECTS.values() if not dialect.must_be_named]
+    for dialect in candidates:
         if dialect.recognises(source):
             return dialect
     for pickled in _PICKLED:
         if (source / pickled).is_file():
             raise PortingError(f"cannot read {source / pickled}: it is a pickle; {WHY}")
     if (source / huggingface.SHARDS_FILE).is_file():
-        raise PortingError(f"{source} holds sharded weights, which are not read; save the model as one file")
-    expected = ", or ".join(dialect.EXPECTED for dialect in _BY_LOOKS)
-    raise PortingError(f"{source} is in no known dialect; expected {expected}")
-
-
-def _dialect(name: str) -> Dialect:
-    if name not in DIALECTS:
-        raise PortingError(f"unknown dialect {name!r}; expected one of {', '.join(DIALECTS)}")
-    return DIALECTS[name]
+        raise PortingError(
+            f"{source} holds sharded weights; expected a single {huggingface.WEIGHTS_FILE}; save the model as one file"
+        )
+    expected = ", or ".join(dialect.expected for dialect in candidates)
+    raise PortingError(f"{source} holds no weights that Triglot recognises; expected {expected}")

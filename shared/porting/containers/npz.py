@@ -1,4 +1,4 @@
-"""State dicts in ``.npz`` files, as plain ``numpy.savez(path, **state_dict)`` writes them."""
+"""State dicts in ``.npz`` files, as ``numpy.savez(path, **state_dict)`` writes them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,23 +8,25 @@ import numpy as np
 
 from triglot.shared import pickles
 from triglot.shared.arrays import Array
-from triglot.shared.checkpoint import npz
+from triglot.shared.checkpoint import npy
 from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import PortingError
 
 from . import zip as zip_file
 
+_REMEDY = "save the state dict with numpy.savez"
+
 
 def read(path: Path) -> dict[str, Array]:
-    """The arrays by name, whatever their order in memory; read-only.
+    """Return the arrays by name, in C or Fortran order, read-only.
 
     Raises:
-        PortingError: the file is damaged, holds anything else than arrays of numbers, or a pickle.
+        PortingError: the file is damaged, or a member is anything but an array of numbers.
     """
     members = zip_file.read(path)
     for name in members:
         if not name.endswith(".npy"):
-            raise PortingError(f"cannot read {path}: {name} is no array; save the state dict with numpy.savez")
+            raise PortingError(f"cannot read {path}: {name} is not an array; {_REMEDY}")
     return {name.removesuffix(".npy"): _array(path, name, content) for name, content in members.items()}
 
 
@@ -41,14 +43,14 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
 
 
 def _array(path: Path, name: str, content: bytes) -> Array:
-    start = content[: npz.LONGEST_HEADER]
-    if pickles.is_pickle(start) or npz.PICKLED_ARRAY.match(start):
+    start = content[: npy.LONGEST_HEADER]
+    if pickles.is_pickle(start) or npy.is_pickled(start):
         raise PortingError(f"cannot read {path}: {name} is a pickle; {pickles.WHY}")
     try:
-        header = npz.header(start)
+        header = npy.parse_header(start)
         if header.size != len(content):
             raise ValueError("does not have the size that its header states")
         numbers = np.frombuffer(content, header.dtype, offset=header.end)
         return numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError as error:
-        raise PortingError(f"cannot read {path}: {name} {error}; save the state dict with numpy.savez") from error
+        raise PortingError(f"cannot read {path}: {name} {error}; {_REMEDY}") from error

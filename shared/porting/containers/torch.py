@@ -1,7 +1,7 @@
-"""State dicts in ``.pt`` files, as ``torch.save`` of PyTorch 1.6 and later writes them, read and written without torch.
+"""State dicts in ``.pt`` files, as ``torch.save`` writes them since PyTorch 1.6, read and written without torch.
 
-A zip archive: the pickle ``NAME/data.pkl`` describes the tensors, the members ``NAME/data/KEY`` hold their numbers, and
-``NAME/byteorder`` says "little" or "big".
+Such a file is a zip archive. The pickle ``NAME/data.pkl`` describes the tensors, the members ``NAME/data/KEY`` hold
+their numbers, and ``NAME/byteorder`` is "little" or "big".
 """
 
 from collections.abc import Mapping
@@ -21,26 +21,24 @@ from . import zip as zip_file
 from .torch_pickle import SAVE_ALONE, Layout, RefusalError, Storage
 
 _PICKLE, _BYTE_ORDER, _VERSION, _STORAGES = "/data.pkl", "/byteorder", "/version", "/data/"
-_NAME = "archive"  # what torch.save calls it when it writes to no file of a name
+_NAME = "archive"  # the name that torch.save uses when it writes to an open file
 
 
 def read(path: Path) -> dict[str, Array]:
-    """The tensors by name, each a view of its storage in whatever order it has there. Nothing in the file is run.
+    """Return the tensors by name, as views of their storages with the strides of the file. Nothing in the file is run.
 
     Raises:
-        PortingError: the file is damaged, of PyTorch before 1.6, or holds anything else than a state dict.
+        PortingError: the file is damaged, was written by PyTorch before 1.6, or is anything but a state dict.
     """
     try:
         with path.open("rb") as file:
             start = file.read(pickles.START)
     except OSError as error:
-        raise PortingError(
-            f"cannot read {path}: {error.strerror}; restore the file, or get the right to read it"
-        ) from error
+        raise PortingError(f"cannot read {path}: {error.strerror}; restore it, or change its permissions") from error
     if start[:2] != b"PK" and pickles.is_pickle(start):
         raise PortingError(
-            f"cannot read {path}: it is a bare pickle, as PyTorch before 1.6 wrote it; save the state dict again, with "
-            "torch.save of a later one"
+            f"cannot read {path}: it is a bare pickle, the format before PyTorch 1.6; save the state dict with a newer "
+            "PyTorch"
         )
     members = zip_file.read(path)
     try:
@@ -64,16 +62,16 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
 
 
 def _tensors(members: Mapping[str, bytes]) -> dict[str, Array]:
-    found = [name for name in members if name.endswith(_PICKLE) and name.count("/") == 1]
-    if len(found) != 1:
-        raise RefusalError(f"it has {len(found)} members NAME{_PICKLE}, expected one; save it with torch.save")
-    name = found[0].removesuffix(_PICKLE)
+    descriptions = [name for name in members if name.endswith(_PICKLE) and name.count("/") == 1]
+    if len(descriptions) != 1:
+        raise RefusalError(f"it has {len(descriptions)} members NAME{_PICKLE}, expected one; save it with torch.save")
+    name = descriptions[0].removesuffix(_PICKLE)
     if f"{name}/constants.pkl" in members:
-        raise RefusalError(f"it is a program of TorchScript; {SAVE_ALONE}")
+        raise RefusalError(f"it is a TorchScript program; {SAVE_ALONE}")
     order = members.get(f"{name}{_BYTE_ORDER}", b"little")
     if order not in (b"little", b"big"):
-        raise RefusalError(f"its byteorder is {order[:20]!r}; expected little or big, restore the file")
-    layouts = torch_pickle.read(members[found[0]])
+        raise RefusalError(f"its byteorder is {order[:20]!r}; expected little or big; restore the file")
+    layouts = torch_pickle.read(members[descriptions[0]])
     storages: dict[Storage, Array] = {}
     for layout in layouts.values():
         if layout.storage not in storages:
@@ -97,7 +95,7 @@ def _numbers(storage: Storage, members: Mapping[str, bytes], folder: str, *, big
 def _view(name: str, layout: Layout, numbers: Array) -> Array:
     size = layout.storage.dtype.itemsize
     strides = tuple(size * stride for stride in layout.strides)
-    try:  # NumPy refuses a view that leaves its buffer
+    try:  # NumPy refuses a view that exceeds its buffer
         return np.ndarray(layout.shape, numbers.dtype, numbers, layout.offset * size, strides)
     except (ValueError, OverflowError, TypeError) as error:
-        raise RefusalError(f"{name[:80]!r} is no view of its storage; restore the file, or save it again") from error
+        raise RefusalError(f"{name[:80]!r} exceeds its storage; restore the file, or save it again") from error

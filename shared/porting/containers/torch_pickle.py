@@ -1,10 +1,10 @@
 """The pickle inside a ``.pt`` file, interpreted without running it.
 
-A pickle is a program for a small machine, and what makes it dangerous is that it may import and call anything. This
-machine can do neither. It knows the instructions that ``torch.save`` needs for a state dict, and the names in
-``_STORAGES`` and ``_CALLS`` as mere words; any other instruction and any other name ends it.
+A pickle is a program for a small stack machine. It is dangerous because it may import and call anything. The machine
+below can do neither: it knows only the instructions that ``torch.save`` needs for a state dict, and treats the names in
+``_STORAGES`` and ``_CALLS`` as plain text. Any other instruction or name is refused.
 
-Format: pickle protocol 2 as ``torch/serialization.py`` writes it, PyTorch 1.6 and later.
+Format: pickle protocol 2 as ``torch/serialization.py`` writes it since PyTorch 1.6.
 """
 
 import io
@@ -21,7 +21,7 @@ from triglot.shared.dtypes import BFLOAT16
 LONGEST = 1 << 23
 _MOST_INSTRUCTIONS = 1 << 20
 _LONGEST_QUOTE = 80
-_MOST_AXES = 64  # as NumPy
+_MOST_AXES = 64  # the same limit as NumPy
 
 SAVE_ALONE = "save the state dict alone: torch.save(model.state_dict(), path)"
 _DAMAGED = "its pickle is damaged; restore the file, or save it again"
@@ -46,11 +46,11 @@ _CALLS = (_DICTIONARY, _TENSOR, _PARAMETER)
 
 
 class RefusalError(ValueError):
-    """Why a pickle is not read, and what to do."""
+    """The reason why a pickle is refused, and what to do."""
 
 
 class Storage(NamedTuple):
-    """A block of so many ``numbers``, the member ``key`` of the archive."""
+    """A block of ``numbers`` numbers, stored in the member ``key`` of the archive."""
 
     key: str
     dtype: np.dtype[Any]
@@ -67,35 +67,37 @@ class Layout(NamedTuple):
 
 
 class _Name(NamedTuple):
-    """The name of a function or a class, which is only ever compared."""
+    """The name of a function or a class. It is compared, never looked up."""
 
     text: str
 
 
 def read(content: bytes) -> dict[str, Layout]:
-    """The tensors of a state dict, by name.
+    """Return the tensors of a state dict by name.
 
     Raises:
-        RefusalError: the pickle is damaged, or anything else than a dictionary of tensors.
+        RefusalError: the pickle is damaged, or is anything but a dictionary of tensors.
     """
     if len(content) > LONGEST:
-        raise RefusalError(f"its pickle has more than {LONGEST} bytes; {SAVE_ALONE}")
+        raise RefusalError(f"its pickle has {len(content)} bytes, expected at most {LONGEST}; {SAVE_ALONE}")
     try:
-        found = _Machine(content).run()
+        value = _Machine(content).run()
     except RefusalError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RefusalError(_DAMAGED) from error
-    if not isinstance(found, dict):
-        raise RefusalError(f"it holds a {_kind(found)}, not a state dict; {SAVE_ALONE}")
-    for name, value in cast("dict[object, object]", found).items():
-        if not isinstance(name, str) or not isinstance(value, Layout):
-            raise RefusalError(f"its {_quoted(name)} is a {_kind(value)}, not a tensor; {SAVE_ALONE}")
-    return cast("dict[str, Layout]", found)
+    if not isinstance(value, dict):
+        raise RefusalError(f"it holds a {_kind(value)}, expected a state dict; {SAVE_ALONE}")
+    for name, tensor in cast("dict[object, object]", value).items():
+        if not isinstance(name, str):
+            raise RefusalError(f"its {_quoted(name)} is not the name of a tensor; {SAVE_ALONE}")
+        if not isinstance(tensor, Layout):
+            raise RefusalError(f"its {_quoted(name)} is a {_kind(tensor)}, expected a tensor; {SAVE_ALONE}")
+    return cast("dict[str, Layout]", value)
 
 
 class _Machine:
-    """The stack and the memory of a pickle, and the instructions that it may use."""
+    """The stack and the memory of a pickle, and the instructions that are allowed."""
 
     def __init__(self, content: bytes) -> None:
         self._stream = io.BytesIO(content)
@@ -143,15 +145,15 @@ class _Machine:
                 (result,) = self._stack
                 return result
             if code not in instructions:
-                raise RefusalError(f"its pickle uses the instruction {code!r}, which no state dict needs; {SAVE_ALONE}")
+                raise RefusalError(f"its pickle uses the instruction {code!r}, which state dicts do not use; {SAVE_ALONE}")
             instructions[code]()
         raise RefusalError(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
 
     def _bytes(self, count: int) -> bytes:
-        found = self._stream.read(count)
-        if len(found) != count:
+        content = self._stream.read(count)
+        if len(content) != count:
             raise RefusalError(_DAMAGED)
-        return found
+        return content
 
     def _number(self, form: str) -> Any:
         return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
@@ -159,7 +161,7 @@ class _Machine:
     def _protocol(self) -> None:
         number = self._number("<B")
         if number != 2:
-            raise RefusalError(f"its pickle has protocol {number}; expected 2, save it with the default of torch.save")
+            raise RefusalError(f"its pickle has protocol {number}; expected 2; save it with the default protocol of torch.save")
 
     def _last(self, count: int) -> list[Any]:
         if len(self._stack) - (self._marks[-1] if self._marks else 0) < count:
@@ -183,28 +185,28 @@ class _Machine:
     def _set(self, values: list[Any]) -> None:
         target = _dictionary(self._stack[-1])
         for key, value in zip(values[::2], values[1::2], strict=True):
-            if type(key) not in (str, int):  # the hash of a deep tuple overflows the stack of the interpreter
+            if type(key) not in (str, int):  # hashing a deep tuple overflows the stack of the interpreter
                 raise RefusalError(_DAMAGED)
             if key in target:
                 raise RefusalError(f"it holds {_quoted(key)} twice; save it again")
             target[key] = value
 
     def _remember(self, place: int) -> None:
-        self._memory[place] = self._stack[-1]  # a dictionary: a high number costs no more than a low one
+        self._memory[place] = self._stack[-1]  # a dictionary, so a high index costs no more than a low one
 
     def _name(self) -> _Name:
         module, name = (self._stream.readline().decode().removesuffix("\n") for _ in range(2))
         if (text := f"{module} {name}") not in _STORAGES and text not in _CALLS:
             raise RefusalError(
-                f"it names {_quoted(f'{module}.{name}')}, which is no part of a state dict; {SAVE_ALONE}"
+                f"it names {_quoted(f'{module}.{name}')}, which is not part of a state dict; {SAVE_ALONE}"
             )
         return _Name(text)
 
     def _build(self, state: Any) -> None:
-        """Attributes of the dictionary: the versions of the modules, which say nothing about the tensors."""
+        """Accept the attribute that a state dict may have: the versions of its modules, which do not affect tensors."""
         _dictionary(self._stack[-1])
         if set(_dictionary(state)) != {"_metadata"}:
-            raise RefusalError(f"its dictionary has attributes of its own; {SAVE_ALONE}")
+            raise RefusalError(f"its dictionary has attributes; {SAVE_ALONE}")
 
 
 def _dictionary(value: Any) -> dict[Any, Any]:
@@ -214,7 +216,7 @@ def _dictionary(value: Any) -> dict[Any, Any]:
 
 
 def _storage(value: Any) -> Storage:
-    """What ``("storage", class, key, device, count)`` says."""
+    """Return the storage that ``("storage", class, key, device, count)`` describes."""
     if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) != 5:
         raise RefusalError(_DAMAGED)
     word, name, key, _, count = cast("tuple[Any, ...]", value)
@@ -224,7 +226,7 @@ def _storage(value: Any) -> Storage:
 
 
 def _called(function: Any, arguments: Any) -> Any:
-    """What the three functions that a state dict needs would return."""
+    """Return what a call of one of the three functions in ``_CALLS`` stands for."""
     if not isinstance(function, _Name) or type(arguments) is not tuple:
         raise RefusalError(_DAMAGED)
     values = cast("tuple[Any, ...]", arguments)
@@ -245,7 +247,7 @@ def _is_size(value: Any) -> bool:
 
 def _are_sizes(values: Any) -> bool:
     if type(values) is not tuple or len(cast("tuple[Any, ...]", values)) > _MOST_AXES:
-        return False  # before they are looked at: one long tuple may be named a hundred thousand times
+        return False  # before looking at the elements: one long tuple may be used a hundred thousand times
     return all(_is_size(value) for value in cast("tuple[Any, ...]", values))
 
 
@@ -255,12 +257,12 @@ def _kind(value: object) -> str:
 
 
 def _quoted(name: object) -> str:
-    """A name out of a file, for a message."""
+    """Return a name from a file, shortened for a message."""
     return repr(name) if len(text := repr(name)) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]} ..."
 
 
 def write(layouts: Mapping[str, Layout]) -> bytes:
-    """The pickle of a state dict; the inverse of ``read``."""
+    """Return the pickle of a state dict. This is the inverse of ``read``."""
     entries = b"".join(_plain(name) + _tensor(layout) for name, layout in layouts.items())
     return pickle.PROTO + b"\x02" + _empty_dictionary() + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP
 
@@ -269,7 +271,7 @@ def _tensor(layout: Layout) -> bytes:
     key, dtype, count = layout.storage
     storage = _plain("storage") + _global(_STORAGE_NAMES[dtype]) + _plain(key) + _plain("cpu") + _plain(count)
     view = b"".join(_plain(part) for part in layout[1:])
-    hooks = pickle.NEWFALSE + _empty_dictionary()  # it requires no gradient
+    hooks = pickle.NEWFALSE + _empty_dictionary()  # requires_grad is False
     arguments = pickle.MARK + storage + pickle.TUPLE + pickle.BINPERSID + view + hooks
     return _global(_TENSOR) + pickle.MARK + arguments + pickle.TUPLE + pickle.REDUCE
 
@@ -283,4 +285,4 @@ def _global(name: str) -> bytes:
 
 
 def _plain(value: str | int | tuple[int, ...]) -> bytes:
-    return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop behind
+    return pickle.dumps(value, 2)[2:-1]  # without the protocol at the start and the stop at the end

@@ -7,15 +7,15 @@ from pathlib import Path
 from triglot.shared.checkpoint.zip_structure import MOST_MEMBERS
 from triglot.shared.errors import PortingError
 
-# What the reader in the standard library raises when it stumbles.
+# The exceptions that zipfile raises for damaged archives.
 _DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, LookupError, EOFError, struct.error)
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """Every member by name, its checksum compared. They are stored: a small file cannot become large.
+    """Return every member by name, after comparing its checksum. Members must be stored, so small files stay small.
 
     Raises:
-        PortingError: the file is no zip archive, is damaged, or holds compressed or repeated members.
+        PortingError: the file is not a zip archive, is damaged, or holds compressed or repeated members.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, bytes]:
 
 def _check(infos: list[zipfile.ZipInfo], size: int) -> None:
     if len(infos) > MOST_MEMBERS:
-        raise ValueError(f"it has {len(infos)} members, more than {MOST_MEMBERS}")
+        raise ValueError(f"it has {len(infos)} members, expected at most {MOST_MEMBERS}")
     names: set[str] = set()
     for info in infos:
         if info.filename in names:

@@ -1,1 +1,28 @@
-"""How tensors are named and laid out: one module per dialect, each with one invertible table of names."""
+"""Dialects: how libraries name and lay out tensors, one file each. ``DIALECTS`` lists all of them by name.
+
+To add a dialect, write a file with a ``DIALECT``, and list it here.
+"""
+
+from . import (
+    article_annotated,
+    article_dygraph,
+    article_multihead,
+    article_prenorm,
+    article_translation,
+    huggingface,
+    neutral,
+)
+
+# Dialects that need not be named are tried in this order. Neutral accepts any file, so it comes after the others.
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        huggingface.DIALECT,
+        neutral.DIALECT,
+        article_translation.DIALECT,
+        article_dygraph.DIALECT,
+        article_prenorm.DIALECT,
+        article_annotated.DIALECT,
+        article_multihead.DIALECT,
+    )
+}

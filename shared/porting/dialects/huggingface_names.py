@@ -1,4 +1,4 @@
-"""The names of the dialect ``huggingface``: a bijection for any one configuration."""
+"""The names of the dialect ``huggingface``: canonical name -> name there, a bijection for any one configuration."""
 
 from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
@@ -30,7 +30,7 @@ _LAYER_MODULES = {
 
 
 def names(config: ModelConfig) -> dict[str, str]:
-    """Canonical name -> name in this dialect, without a prefix, for every parameter of ``config``.
+    """Return the name, without a prefix, of every parameter of ``config`` by canonical name.
 
     Raises:
         PortingError: the configuration has a parameter that this dialect cannot name.
@@ -44,7 +44,7 @@ def names(config: ModelConfig) -> dict[str, str]:
             prefix, modules = f"encoder.layer.{layer}.", _LAYER_MODULES
         if path not in modules:
             raise PortingError(
-                f"the dialect huggingface has no name for {name}; it stores post-norm BERT and ERNIE alone"
+                f"the dialect huggingface has no name for {name}; it expresses only post-norm BERT and ERNIE"
             )
         native_leaf = "weight" if parameter.role == "scale" else leaf
         table[name] = f"{prefix}{modules[path]}.{native_leaf}"

@@ -2,39 +2,40 @@
 
 from pathlib import Path
 
-from triglot.shared import checkpoint
+from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model.overrides import Given, configured
 
-EXPECTED = "a neutral checkpoint (.npz)"
+from .dialect import Dialect
 
 
 def recognises(source: Path) -> bool:
-    """Whether ``source`` is to be read as a neutral checkpoint: any file whose name does not say otherwise."""
+    """Return whether ``source`` is a file. Files that other dialects recognise by name are theirs first."""
     return source.is_file()
 
 
 def read(source: Path, config: Given = None) -> Checkpoint:
-    """The checkpoint in the file ``source``; ``config`` corrects its configuration.
+    """Load the checkpoint ``source``; ``config`` corrects its configuration.
 
     Raises:
         CheckpointError: the file is damaged, or its tensors do not match the corrected configuration.
         ConfigError: ``config`` is wrong.
     """
-    return reconfigured(checkpoint.load(source), config)
+    return reconfigured(checkpoints.load(source), config)
 
 
-def reconfigured(given: Checkpoint, config: Given) -> Checkpoint:
-    """The same tensors under a corrected configuration; the very same checkpoint if there is nothing to correct."""
+def reconfigured(checkpoint: Checkpoint, config: Given) -> Checkpoint:
+    """Return the same tensors with a corrected configuration, or ``checkpoint`` itself if ``config`` is None."""
     if config is None:
-        return given
-    return Checkpoint(configured(given.config.to_dict(), config), given.tensors, given.source_names)
+        return checkpoint
+    return Checkpoint(configured(checkpoint.config.to_dict(), config), checkpoint.tensors, checkpoint.source_names)
 
 
-def write(given: Checkpoint, target: Path) -> None:
-    """Write the file ``target``; one of that name is replaced.
-
-    Raises:
-        OutputError: the target cannot be written.
-    """
-    checkpoint.save(given, target)
+DIALECT = Dialect(
+    "neutral",
+    "a neutral checkpoint (.npz)",
+    recognises,
+    read,
+    write=checkpoints.save,
+    check_target=checkpoints.check_target,
+)
