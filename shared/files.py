@@ -115,9 +115,13 @@ def _check_parent(path: Path) -> None:
     try:
         length = len(os.fsencode(path.name))
     except UnicodeEncodeError as error:
-        raise OutputError(f"cannot write {str(path)!r}: the file system cannot store that name; choose another one") from error
+        raise OutputError(
+            f"cannot write {str(path)!r}: the file system cannot store that name; choose another one"
+        ) from error
     if length > _LONGEST_NAME:
-        raise OutputError(f"cannot write {path}: its name has {length} bytes, expected at most {_LONGEST_NAME}; choose a shorter one")
+        raise OutputError(
+            f"cannot write {path}: its name has {length} bytes, expected at most {_LONGEST_NAME}; shorten it"
+        )
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
 

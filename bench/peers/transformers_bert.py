@@ -11,12 +11,12 @@ import torch
 from transformers import BertModel
 
 from triglot.bench.run.cases import Case
+from triglot.shared import porting
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.porting import port as porting
 from triglot.shared.porting.dialects import huggingface_names
 
 from .torch_calls import Calls
@@ -43,7 +43,7 @@ def _prepared(
     """The model, from the weights that Triglot's porter wrote for it."""
     device = case.cell.device
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-        porting.port(checkpoint, Path(folder) / "bert", target_dialect="huggingface")
+        porting.write(checkpoint, Path(folder) / "bert", "huggingface")
         pooler = "pooler" in checkpoint.config.heads_on_top
         model: Any = BertModel.from_pretrained(
             Path(folder) / "bert", attn_implementation=attention, add_pooling_layer=pooler

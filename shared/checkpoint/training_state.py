@@ -6,7 +6,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array
 from triglot.shared.errors import TrainingError
-from triglot.shared.inputs.validation import check_trainable
+from triglot.shared.inputs import check_trainable
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import Parameter

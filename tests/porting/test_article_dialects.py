@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import triglot
+from triglot import port
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import ConfigError, OutputError, PortingError
@@ -22,7 +23,6 @@ from triglot.shared.porting.containers import safetensors as safetensors_file
 from triglot.shared.porting.containers import torch as torch_file
 from triglot.shared.porting.dialects import position_buffers
 from triglot.shared.porting.dialects.articles import ARTICLES
-from triglot.shared.porting.port import port
 
 SPEC = importlib.util.spec_from_file_location("article_code", Path(__file__).parents[1] / "helpers" / "article_code.py")
 assert SPEC is not None

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from triglot import models
+from triglot import models, port
 from triglot.commands import fields
 from triglot.shared import checkpoint
 from triglot.shared.errors import CheckpointError, ConfigError, PortingError
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe, recipes
-from triglot.shared.porting.port import port
 
 BERT = recipe("bert-base-tiny")
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")

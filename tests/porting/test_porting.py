@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from triglot import impls, models
+from triglot import impls, models, port
 from triglot.shared import checkpoint
 from triglot.shared.errors import CheckpointError, FrameworkError, ModelNotFoundError, OutputError, PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.dialects import huggingface, huggingface_config
-from triglot.shared.porting.port import port
 
 # Sizes that share no factor by accident, an odd one among them.
 SIZES = {

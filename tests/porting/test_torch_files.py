@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triglot import port
 from triglot.shared import files
 from triglot.shared.dtypes import BFLOAT16, FLOATS
 from triglot.shared.errors import PortingError
 from triglot.shared.porting.containers import torch as torch_file
 from triglot.shared.porting.containers import torch_pickle
 from triglot.shared.porting.containers import zip as zip_file
-from triglot.shared.porting.port import port
 
 ALONE = "save the state dict alone: torch.save(model.state_dict(), path)"
 DAMAGED = "its pickle is damaged; restore the file, or save it again"

@@ -7,26 +7,16 @@ from typing import Annotated
 import typer
 
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
+from triglot.shared.porting.dialects import DIALECTS
 
 # Typer takes choices as enumerations.
 Framework = StrEnum("Framework", FRAMEWORKS)
 Dtype = StrEnum("Dtype", DTYPES)
 Mode = StrEnum("Mode", MODES)
+Dialect = StrEnum("Dialect", tuple(DIALECTS))
 Device = StrEnum("Device", DEVICES)
 
-CPU, EAGER, FLOAT32 = Device("cpu"), Mode("eager"), Dtype("float32")  # the defaults
-
-
-class Dialect(StrEnum):
-    """Names of the dialects of weights."""
-
-    neutral = "neutral"
-    huggingface = "huggingface"
-    article_translation = "article-translation"
-    article_dygraph = "article-dygraph"
-    article_prenorm = "article-prenorm"
-    article_annotated = "article-annotated"
-    article_multihead = "article-multihead"
+CPU, EAGER, FLOAT32, NEUTRAL = Device("cpu"), Mode("eager"), Dtype("float32"), Dialect("neutral")  # the defaults
 
 
 ModelArgument = Annotated[

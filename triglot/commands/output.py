@@ -50,6 +50,15 @@ def check_target(path: Path | None, *sources: str | Path | None) -> None:
     if path is None or path == PRINTED:
         return
     files.check_target(path)
+    check_not_input(path, *sources)
+
+
+def check_not_input(path: Path, *sources: str | Path | None) -> None:
+    """Refuse a target that is the same file as one of ``sources``.
+
+    Raises:
+        OutputError: it is.
+    """
     for source in sources:
         if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise OutputError(f"cannot write {path}: it is also an input and would be lost; choose another file")

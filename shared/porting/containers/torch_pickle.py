@@ -145,7 +145,7 @@ class _Machine:
                 (result,) = self._stack
                 return result
             if code not in instructions:
-                raise RefusalError(f"its pickle uses the instruction {code!r}, which state dicts do not use; {SAVE_ALONE}")
+                raise RefusalError(f"its pickle uses the instruction {code!r}, which state dicts lack; {SAVE_ALONE}")
             instructions[code]()
         raise RefusalError(f"its pickle has more than {_MOST_INSTRUCTIONS} instructions; {SAVE_ALONE}")
 
@@ -161,7 +161,9 @@ class _Machine:
     def _protocol(self) -> None:
         number = self._number("<B")
         if number != 2:
-            raise RefusalError(f"its pickle has protocol {number}; expected 2; save it with the default protocol of torch.save")
+            raise RefusalError(
+                f"its pickle has protocol {number}; expected 2, the default of torch.save; save it again"
+            )
 
     def _last(self, count: int) -> list[Any]:
         if len(self._stack) - (self._marks[-1] if self._marks else 0) < count:

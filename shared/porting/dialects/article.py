@@ -184,13 +184,13 @@ class Article:
             if name not in tensors:
                 continue
             difference, bound = position_buffers.difference(config, tensors[name])
-            name = names_in_file[name]
+            name_in_file = names_in_file[name]
             if difference > bound:
                 raise PortingError(
-                    f"{name} differs from the {config.positions} positions by up to {difference:.2g}, rounding explains "
-                    f"{bound:.2g}; set positions in the configuration, or remove {name}"
+                    f"{name_in_file} differs from the {config.positions} positions by up to {difference:.2g}, rounding "
+                    f"explains {bound:.2g}; set positions in the configuration, or remove {name_in_file}"
                 )
-            reasons[name] = (
+            reasons[name_in_file] = (
                 f"Triglot computes {config.positions} positions; this table differs from them by at most "
                 f"{difference:.2g}"
             )

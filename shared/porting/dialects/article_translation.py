@@ -27,7 +27,5 @@ _NAMES = table_of(
     norm={"scale": ".weight", "bias": ".bias"},
 )
 
-ARTICLE = Article(
-    "000", "translation", _NAMES, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"}
-)
+ARTICLE = Article("000", "translation", _NAMES, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"})
 DIALECT = ARTICLE.dialect

@@ -100,7 +100,9 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
             folder = Path(temporary) / "model"
             folder.mkdir()
-            (folder / CONFIG_FILE).write_text(json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(
+                json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+            )
             with (folder / WEIGHTS_FILE).open("wb") as file:
                 _CONTAINER.write(file, tensors)
             files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
@@ -152,7 +154,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
     if not isinstance(fields, dict):
-        raise PortingError(f"cannot read {path}: it holds a {type(fields).__name__}, expected a JSON object; restore it")
+        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
     return cast("dict[str, Any]", fields)
 
 

@@ -135,7 +135,9 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
         fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
     # Read the fields back to find what they cannot express.
     wanted, expressed = config.to_dict(), from_json(fields, [_HEADS[head] for head in config.heads_on_top]).to_dict()
-    losses = [f"{name} {wanted[name]!r} (only {expressed[name]!r})" for name in wanted if wanted[name] != expressed[name]]
+    losses = [
+        f"{name} {wanted[name]!r} (only {expressed[name]!r})" for name in wanted if wanted[name] != expressed[name]
+    ]
     if losses:
         raise inexpressible("huggingface", losses)
     return fields

@@ -23,7 +23,7 @@ def native_name(table: Mapping[str, str], canonical: str) -> str | None:
 
 
 def table_of(modules: Mapping[str, str], linear: Mapping[str, str], norm: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of all leaves of ``modules``. A module whose canonical name ends in .norm has those of a norm."""
+    """Return the names of all leaves of ``modules``. Canonical names that end in .norm are norms, the others linear."""
     return {
         f"{module}.{leaf}": native_module + native_leaf
         for module, native_module in modules.items()

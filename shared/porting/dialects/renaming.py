@@ -53,9 +53,7 @@ def check_layers(config: ModelConfig, tensor_count: int) -> None:
     """
     layers = max(config.layers, config.decoder_layers)
     if layers > tensor_count:
-        raise PortingError(
-            f"{tensor_count} tensors cannot be {layers} layers; pass the configuration of this model"
-        )
+        raise PortingError(f"{tensor_count} tensors cannot be {layers} layers; pass the configuration of this model")
 
 
 def check_tensors(
