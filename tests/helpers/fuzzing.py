@@ -273,7 +273,7 @@ def digest_of(path):
     found = load(path, "full")
     digest = hashlib.sha256(found.digest.encode())
     if found.training:
-        digest.update(json.dumps(training_members.facts(found.training)).encode())
+        digest.update(json.dumps([found.training.plan.to_dict(), found.training.moments.steps]).encode())
         for name, array in sorted(training_members.arrays(found.training).items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
