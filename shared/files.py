@@ -116,7 +116,7 @@ def _check_parent(path: Path) -> None:
         length = len(os.fsencode(path.name))
     except UnicodeEncodeError as error:
         raise OutputError(
-            f"cannot write {str(path)!r}: the file system cannot store that name; choose another one"
+            f"cannot write {str(path)!r}: no file can have that name; choose another one"
         ) from error
     if length > _LONGEST_NAME:
         raise OutputError(

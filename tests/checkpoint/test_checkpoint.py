@@ -178,4 +178,3 @@ def test_a_manifest_that_is_too_long_is_not_written(make_checkpoint, tmp_path, m
     with pytest.raises(OutputError, match=r"manifest has \d+ bytes, expected at most 1000"):
         checkpoint.save(make_checkpoint("bert-base-tiny"), tmp_path / "model.npz")
     assert list(tmp_path.iterdir()) == []
-

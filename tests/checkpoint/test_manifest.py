@@ -310,4 +310,3 @@ def test_a_mutated_manifest_is_refused_or_describes_the_same_tensors(data, sampl
         assert loaded.tensors.keys() == original.tensors.keys()
         if loaded.config == original.config:
             assert loaded.digest == original.digest
-

@@ -76,5 +76,5 @@ def test_a_file_by_paddle_is_refused_as_a_pickle(tmp_path):
 
     path = tmp_path / "model.pdparams"
     paddle.save({"weight": paddle.zeros([3])}, str(path))
-    with pytest.raises(CheckpointError, match="it is a pickle.*safetensors"):
+    with pytest.raises(CheckpointError, match=r"it is a pickle.*safetensors"):
         checkpoint.load(path)

@@ -1,12 +1,12 @@
-"""Damages a small checkpoint in every way and reads what comes of it: ``make fuzz``, and a part of it in the tests.
+"""Damage a small checkpoint in many ways and read the results: ``make fuzz``, and a part of it in the tests.
 
-There are two good outcomes: what was hit does not count and the digest is the same, or it is refused with a
-CheckpointError. Anything else ends the run: another digest, another error, a crash, a read that does not end, or one
-that takes more memory than the size of the file and 64 MB.
+There are two good outcomes: the digest is the same, or a CheckpointError refuses the file. Anything else ends the run:
+another digest, another error, a crash, a read that does not end, or one that uses more memory than the size of the file
+and 64 MB.
 
-A process of its own for each part of the work: a crash is noticed that way, and memory can be limited. The limit is
-RLIMIT_AS, the address space, because resident memory cannot grow beyond it, it holds for every single read, and memory
-that is reserved and not touched counts as well. The peak of resident memory only says how far away from it they stay.
+Each part of the work runs in its own process, so that crashes are noticed and memory can be limited. The limit is
+RLIMIT_AS, the address space: resident memory cannot exceed it, it holds for every single read, and it includes memory
+that is reserved but never touched. The peak of resident memory is only reported.
 """
 
 import argparse
@@ -30,8 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triglot.shared.checkpoint import Checkpoint, load, npz, save
-from triglot.shared.checkpoint import training_state as training_members
+from triglot.shared.checkpoint import Checkpoint, load, npz, save, training_state
 from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import CheckpointError
 from triglot.shared.model.config import ModelConfig
@@ -39,8 +38,8 @@ from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.plan import History, Moments, Plan, Training
 
-MEMORY = 64 << 20  # beside the file: more than reading needs, far less than a header can ask for
-SECONDS = 20  # for a read; thousands of times what one takes, so that a busy machine is no hang
+MEMORY = 64 << 20  # besides the file: more than reading needs, far less than a header can ask for
+SECONDS = 20  # for a read: thousands of times what it takes, so that a busy machine does not count as a hang
 CONFIG = replace(
     recipe("dygraph-tiny"),
     **{"layers": 1, "hidden_size": 2, "heads": 1, "key_size": 1, "value_size": 1, "feed_forward_size": 2},
@@ -57,18 +56,18 @@ END = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)]
 
 
 def sample(seed):
-    """A checkpoint of every number format, with an alias, a name from before porting and a training."""
+    """A checkpoint with every number format, an alias, a source name and a training."""
     kinds = list(FLOATS.values())
     tensors = initialize(CONFIG, seed)
     mixed = {name: tensor.astype(kinds[number % 4]) for number, (name, tensor) in enumerate(tensors.items())}
-    kept = {name: tensor.astype(np.float64 if tensor.ndim > 1 else np.float32) for name, tensor in tensors.items()}
+    moments = {name: tensor.astype(np.float64 if tensor.ndim > 1 else np.float32) for name, tensor in tensors.items()}
     history = History(np.full(STEPS, 3.5, np.float32), np.full(STEPS, 0.5, np.float32))
-    training = Training(Plan(), Moments(STEPS, kept, kept), history)
+    training = Training(Plan(), Moments(STEPS, moments, moments), history)
     return Checkpoint(CONFIG, mixed, {"embeddings.token.weight": "word_embeddings"}, training)
 
 
 class Target:
-    """The bytes of a checkpoint, its digest, and where in it the headers and the integers are."""
+    """The bytes of a checkpoint, its digest, and the places of its headers and integers."""
 
     def __init__(self, folder):
         save(sample(0), folder / "original.npz")
@@ -92,11 +91,11 @@ class Target:
         self.headers = sorted(headers)
 
     def _local(self, start, is_manifest):
-        """A member: its local header, and the header of its array or, of the manifest, all of it."""
+        """The range of a member's local header and of its array's header. The manifest counts completely."""
         self.integers += [(start + offset, size) for offset, size in LOCAL]
         name, extra = (int.from_bytes(self.content[start + at : start + at + 2], "little") for at in (26, 28))
         payload = start + 30 + name + extra
-        self.integers += [(payload - 16, 8), (payload - 8, 8)]  # the sizes in the ZIP64 field, which is the last
+        self.integers += [(payload - 16, 8), (payload - 8, 8)]  # the sizes in the ZIP64 field, which comes last
         if is_manifest:
             end = payload + int.from_bytes(self.content[payload - 16 : payload - 8], "little")
         else:
@@ -112,14 +111,14 @@ def truncations(target):
 
 
 def flips(target):
-    """Every bit of every header of the archive and of the arrays, and of the manifest."""
+    """Every bit of the manifest and of every header, of the archive and of the arrays."""
     for place in target.headers:
         for bit in range(8):
             yield "bit flipped", changed(target.content, place, bytes([target.content[place] ^ 1 << bit]))
 
 
 def integers(target):
-    """Every integer of every header replaced by extreme ones, and by its neighbours."""
+    """Every integer of every header, replaced by extreme values and by its neighbours."""
     for place, size in target.integers:
         highest, number = 256**size - 1, int.from_bytes(target.content[place : place + size], "little")
         length = len(target.content)
@@ -129,7 +128,7 @@ def integers(target):
 
 
 def bombs(_):
-    """Files of some megabytes made to cost many times as much."""
+    """Files of some megabytes that are designed to use many times as much memory."""
     for name, manifest in (
         ("objects", objects(1 << 20)),
         ("lists", b"[" * (1 << 22)),
@@ -163,12 +162,12 @@ def bombs(_):
 
 
 def objects(count):
-    """JSON that becomes thirty times as much in memory."""
+    """JSON that uses thirty times its size in memory."""
     return b'{"schema": [' + b'{"":0},' * count + b"0]}"
 
 
 def built(members, manifest):
-    """An archive with any members."""
+    """An archive with these members and this manifest."""
     with tempfile.TemporaryFile() as file:
         with npz.Writer(file) as writer:
             for name, content in [*members, ("manifest.json", manifest)]:
@@ -178,7 +177,7 @@ def built(members, manifest):
 
 
 def mutations(target, seed):
-    """Random damage without end, up to three times to the same file."""
+    """Endless random damage, up to three times to the same file."""
     generator = random.Random(seed)
     while True:
         content, names = target.content, []
@@ -237,7 +236,7 @@ def parts_exchanged(content, _, generator):
 
 
 def part_of_another(content, target, generator):
-    """From the same place or from anywhere in it, over what is there or between."""
+    """Copy a part of another checkpoint, to the same place or any other, replacing bytes or between them."""
     start, end = part(target.donor, generator)
     place = start if generator.random() < 0.5 else generator.randrange(len(content) + 1)
     behind = place + (end - start if generator.random() < 0.7 else 0)
@@ -269,59 +268,59 @@ MUTATIONS = (
 
 
 def digest_of(path):
-    """Of all that is read: the digest of a checkpoint leaves its training out."""
-    found = load(path, "full")
-    digest = hashlib.sha256(found.digest.encode())
-    if found.training:
-        digest.update(json.dumps([found.training.plan.to_dict(), found.training.moments.steps]).encode())
-        for name, array in sorted(training_members.arrays(found.training).items()):
+    """A digest of everything that is read, including the training."""
+    checkpoint = load(path, "full")
+    digest = hashlib.sha256(checkpoint.digest.encode())
+    if training := checkpoint.training:
+        digest.update(json.dumps([training.plan.to_dict(), training.moments.steps]).encode())
+        for name, array in sorted(training_state.arrays(training).items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
 
 
-# Readers that are wrong in one way each, to show that it is noticed.
+# The real reader, and readers with one fault each, which must be noticed.
 READERS = {
-    "ours": digest_of,
+    "real": digest_of,
     "blind": lambda _: "0" * 64,
     "careless": lambda path: json.loads(path.read_bytes()),
     "slow": lambda _: time.sleep(SECONDS),
     "crashing": lambda _: os.abort(),
     "modest": lambda path: np.ones(MEMORY - (8 << 20), np.uint8).any() and digest_of(path),
-    "greedy": lambda _: np.empty(MEMORY + (4 << 20), np.uint8),  # which is not even touched
+    "greedy": lambda _: np.empty(MEMORY + (4 << 20), np.uint8),  # not even touched
 }
 
 
 def read(content, path, reader, limits):
-    """What becomes of a mutant: "same digest" or "refused"."""
-    path.unlink(missing_ok=True)  # to write a new file is quicker than to shorten one that was not written yet
+    """The outcome for one file: "same digest" or "refused"."""
+    path.unlink(missing_ok=True)  # a new file is faster than truncating one whose content is not yet on the disk
     path.write_bytes(content)
     base, seconds, digest = limits
     resource.setrlimit(resource.RLIMIT_AS, (base + MEMORY + len(content), resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        found = reader(path)
+        digest_read = reader(path)
     except CheckpointError:
         return "refused"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    if found != digest:
-        raise AssertionError(f"it was read with another digest, {found}")
+    if digest_read != digest:
+        raise AssertionError(f"read with another digest, {digest_read}")
     return "same digest"
 
 
 def status(field):
-    """A number of bytes that Linux tells about this process. Unlike ru_maxrss, VmHWM forgets the parent's memory."""
+    """A size in bytes that Linux reports for this process. Unlike ru_maxrss, VmHWM excludes the parent's memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:"))) << 10
 
 
 def expired(*_):
-    raise TimeoutError("reading it takes too long")
+    raise TimeoutError("reading takes too long")
 
 
 def run(arguments):
-    """One part of the work, in this process."""
+    """Do one part of the work in this process."""
     folder = Path(arguments.folder)
     target = Target(folder)
     endless = arguments.kind == "mutations"
@@ -333,7 +332,7 @@ def run(arguments):
     )
     signal.signal(signal.SIGALRM, expired)
     path, reader, outcomes = folder / "mutant.npz", READERS[arguments.reader], Counter()
-    digest_of(folder / "original.npz")  # what is loaded or cached the first time is no cost of a mutant
+    digest_of(folder / "original.npz")  # warm up: the first read loads and caches things
     base, before = status("VmSize"), status("VmRSS")
     for name, content in islice(every, arguments.count) if endless else every:
         try:
@@ -343,8 +342,8 @@ def run(arguments):
     sys.stdout.write(json.dumps({"outcomes": outcomes, "growth": status("VmHWM") - before}))
 
 
-def part_of(kind, folder, *, part=0, parts=1, stride=1, count=0, reader="ours", seconds=SECONDS):
-    """One part of the work, in a process of its own; the outcomes, and by how much its resident memory grew."""
+def part_of(kind, folder, *, part=0, parts=1, stride=1, count=0, reader="real", seconds=SECONDS):
+    """Do one part of the work in a new process. Return the outcomes and the growth of its resident memory."""
     options = {"part": part, "parts": parts, "stride": stride, "count": count, "reader": reader, "seconds": seconds}
     command = [sys.executable, __file__, kind, str(folder)]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -356,13 +355,13 @@ def part_of(kind, folder, *, part=0, parts=1, stride=1, count=0, reader="ours", 
 
 def part_in_a_folder(job):
     folder = tempfile.mkdtemp()
-    found = part_of(**job, folder=folder)
-    shutil.rmtree(folder)  # unless it failed: then the mutant is in there
-    return found
+    report = part_of(**job, folder=folder)
+    shutil.rmtree(folder)  # after a failure, the file stays there
+    return report
 
 
 def everything(count):
-    """All of it, on all processors: prints how often each outcome occurred."""
+    """Do everything on all processors, and print how often each outcome occurred."""
     begin, processors = time.perf_counter(), os.cpu_count() or 1
     jobs = [
         {"kind": kind, "part": part, "parts": 8} for kind in ("truncations", "flips", "integers") for part in range(8)
@@ -370,10 +369,10 @@ def everything(count):
     jobs += [{"kind": "mutations", "part": part, "count": count // 64} for part in range(64)] + [{"kind": "bombs"}]
     total, growth = Counter(), 0
     with ThreadPoolExecutor(processors) as pool:
-        for job, found in zip(jobs, pool.map(part_in_a_folder, jobs), strict=True):
-            total.update(found["outcomes"])
-            if job["kind"] != "bombs":  # which are made in the process that reads them
-                growth = max(growth, found["growth"])
+        for job, report in zip(jobs, pool.map(part_in_a_folder, jobs), strict=True):
+            total.update(report["outcomes"])
+            if job["kind"] != "bombs":  # they are built in the process that reads them
+                growth = max(growth, report["growth"])
     lines = [f"{number:>9,}  {name}" for name, number in sorted(total.items())]
     for outcome in ("refused", "same digest"):
         number = sum(number for name, number in total.items() if name.endswith(outcome))
@@ -391,7 +390,7 @@ def main():
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--reader", choices=READERS, default="ours")
+    parser.add_argument("--reader", choices=READERS, default="real")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     arguments = parser.parse_args()
     if arguments.kind == "everything":

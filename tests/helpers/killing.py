@@ -1,7 +1,7 @@
-"""Kills processes that write a checkpoint, at moments spread over the whole write, and writes what they left as JSON.
+"""Kill processes that write a checkpoint, at moments spread over the whole write, and report as JSON what they left.
 
-A script of its own, ``python killing.py FOLDER KILLS (unnamed|named)``: forking is quick and safe in a process that
-has loaded NumPy and nothing larger.
+Usage: ``python killing.py FOLDER KILLS (unnamed|named)``. It is a script because forking is fast and safe only in a
+process that has loaded nothing larger than NumPy.
 """
 
 import json
@@ -20,11 +20,11 @@ from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 
 SIZES = {"hidden_size": 128, "key_size": 16, "value_size": 16, "heads": 8, "feed_forward_size": 512}
-DONE = 10  # so many of the kills come when the write is done, however long it takes on this machine
+AFTER_THE_WRITE = 10  # this many kills come after the write, however long it takes
 
 
 def start(checkpoint, target, *, stay):
-    """A process that saves ``checkpoint``; then it waits to be killed, or ends."""
+    """Start a process that saves ``checkpoint`` and then waits to be killed (``stay``), or exits."""
     child = os.fork()
     if child:
         return child
@@ -37,7 +37,7 @@ def start(checkpoint, target, *, stay):
 
 
 def seconds_of_a_write(checkpoint, target):
-    """How long a write takes that is left alone; the median of a few."""
+    """The median duration of three uninterrupted writes."""
     times = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -47,10 +47,10 @@ def seconds_of_a_write(checkpoint, target):
 
 
 def wait_for(target, content):
-    """Until ``target`` holds ``content``; a process that never gets there is a failure."""
+    """Wait until ``target`` holds ``content``; fail after a minute."""
     deadline = time.monotonic() + 60
     while not target.exists() or target.read_bytes() != content:
-        assert time.monotonic() < deadline, "it never wrote its file"
+        assert time.monotonic() < deadline, "the process never wrote its file"
         time.sleep(0.001)
 
 
@@ -67,7 +67,7 @@ def main(folder, kills, way):
     target.parent.mkdir()
     outcomes, leftovers, duration = Counter(), 0, 0.0
     for kill in range(kills):
-        if kill % 20 == 0:  # the machine may be faster or slower by now
+        if kill % 20 == 0:  # the speed of the machine may have changed
             duration = seconds_of_a_write(new, target)
         before = ("old", "absent")[kill % 2]
         target.unlink()
@@ -75,13 +75,13 @@ def main(folder, kills, way):
             shutil.copyfile(folder / "old.npz", target)
         child = start(new, target, stay=True)
         time.sleep(duration * (kill + 0.5) / kills)
-        if kill >= kills - DONE:
+        if kill >= kills - AFTER_THE_WRITE:
             wait_for(target, contents["new"])
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), "it ended before it was killed"
-        found = target.read_bytes() if target.exists() else b""
-        after = {contents["old"]: "old", contents["new"]: "new", b"": "absent"}.get(found, "something else")
+        assert os.WIFSIGNALED(status), "the process exited before it was killed"
+        content = target.read_bytes() if target.exists() else b""
+        after = {contents["old"]: "old", contents["new"]: "new", b"": "absent"}.get(content, "something else")
         outcomes[f"{before} -> {after}"] += 1
         for file in target.parent.iterdir():
             if file != target:
