@@ -1,4 +1,4 @@
-"""``.pt`` files: read as PyTorch itself reads them, never run, and refused by one line whatever is wrong with them."""
+"""``.pt`` files are read as PyTorch reads them, never run, and refused in one line if anything is wrong."""
 
 import collections
 import io
@@ -24,7 +24,7 @@ from triglot.shared.porting.containers import torch_pickle
 from triglot.shared.porting.containers import zip as zip_file
 
 ALONE = "save the state dict alone: torch.save(model.state_dict(), path)"
-DAMAGED = "its pickle is damaged; restore the file, or save it again"
+DAMAGED = "its pickle is damaged; restore the file"
 
 
 @pytest.fixture
@@ -36,12 +36,11 @@ def numbers(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def refused(path, message):
-    """The message is one line, and the one expected."""
-    with pytest.raises(PortingError) as raised:
+def assert_refused(path, problem):
+    """The refusal is one line, and begins with the path and the problem."""
+    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot read {path}: {problem}')}") as raised:
         torch_file.read(path)
-    assert str(raised.value) == f"cannot read {path}: {message}"
-    assert "\n" not in message
+    assert "\n" not in str(raised.value)
 
 
 def assert_reads_as_torch(path):
@@ -61,8 +60,6 @@ def assert_reads_as_torch(path):
     return found
 
 
-# What is read
-
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
@@ -71,12 +68,12 @@ DTYPES = (
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4), (2, 3, 4, 5), (0,), (3, 0, 2)], ids=str)
-def test_every_dtype_and_shape_is_that_of_torch(dtype, shape, path):
+def test_every_dtype_and_shape_is_read(dtype, shape, path):
     torch.save({"tensor": (numbers(*shape) * 9).to(dtype)}, path)
     assert_reads_as_torch(path)
 
 
-def test_views_of_shared_storages_are_those_of_torch(path):
+def test_views_of_shared_storages_are_read(path):
     base = numbers(6, 8)
     views = {
         "base": base,
@@ -96,14 +93,14 @@ def test_views_of_shared_storages_are_those_of_torch(path):
 
 
 @pytest.mark.parametrize("order", ["plain", "ordered", "module"])
-def test_dictionaries_and_parameters_are_understood(order, path):
+def test_dictionaries_and_parameters_are_read(order, path):
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
-    made = module.state_dict()
+    tensors = module.state_dict()
     if order == "plain":
-        made = {name: torch.nn.Parameter(tensor) for name, tensor in made.items() if tensor.is_floating_point()}
+        tensors = {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
     elif order == "ordered":
-        made = collections.OrderedDict(made)
-    torch.save(made, path)
+        tensors = collections.OrderedDict(tensors)
+    torch.save(tensors, path)
     assert_reads_as_torch(path)
 
 
@@ -112,16 +109,16 @@ def test_an_empty_state_dict_is_read(path):
     assert torch_file.read(path) == {}
 
 
-def test_big_endian_numbers_are_turned(path):
-    made = {
+def test_big_endian_numbers_are_swapped(path):
+    tensors = {
         "wide": numbers(3, 4, dtype=torch.float64),
         "half": numbers(5, dtype=torch.bfloat16),
         "byte": torch.arange(3).byte(),
     }
-    torch.save(made, path)
+    torch.save(tensors, path)
     plain = torch_file.read(path)
 
-    def turn(name, content):
+    def swap(name, content):
         if name.endswith("/byteorder"):
             return b"big"
         if "/data/" in name:
@@ -129,13 +126,13 @@ def test_big_endian_numbers_are_turned(path):
             return np.frombuffer(content, f"u{size}").byteswap().tobytes()
         return content
 
-    rewrite(path, turn)
-    turned = torch_file.read(path)
+    rewrite(path, swap)
+    swapped = torch_file.read(path)
     for name, array in plain.items():
-        assert turned[name].dtype == array.dtype
-        np.testing.assert_array_equal(turned[name], array)
+        assert swapped[name].dtype == array.dtype
+        np.testing.assert_array_equal(swapped[name], array)
     rewrite(path, lambda name, content: b"middle" if name.endswith("/byteorder") else content)
-    refused(path, "its byteorder is b'middle'; expected little or big, restore the file")
+    assert_refused(path, "its byteorder is b'middle'; expected little or big")
 
 
 def test_a_file_without_byteorder_is_little_endian(path):
@@ -145,9 +142,6 @@ def test_a_file_without_byteorder_is_little_endian(path):
     np.testing.assert_array_equal(torch_file.read(path)["a"], plain["a"])
 
 
-# What is written
-
-
 def write(tensors, path):
     with files.writing(path) as file:
         torch_file.write(file, tensors)
@@ -155,7 +149,7 @@ def write(tensors, path):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mapped", [False, True])
-def test_torch_reads_what_is_written(dtype, mapped, path):
+def test_torch_reads_written_files(dtype, mapped, path):
     generator = np.random.default_rng(0)
     square = generator.normal(size=(5, 5)).astype(FLOATS[dtype])
     made = {"square": square, "turned": square.T, "steps": square[::2, 1], "none": square[:0], "one": square[0, 0:1]}
@@ -176,25 +170,22 @@ def test_torch_reads_what_is_written(dtype, mapped, path):
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_what_is_written_is_the_same_every_time(path):
-    made = {"a": np.arange(3.0), "b": np.ones((2, 2), BFLOAT16)}
-    write(made, path)
+def test_the_same_tensors_give_the_same_bytes(path):
+    tensors = {"a": np.arange(3.0), "b": np.ones((2, 2), BFLOAT16)}
+    write(tensors, path)
     first = path.read_bytes()
-    write(made, path)
+    write(tensors, path)
     assert path.read_bytes() == first
 
 
-def test_a_large_number_of_tensors_is_read_and_written(path):
-    made = {f"layers.{number}.weight": np.full(1, number, np.float32) for number in range(5000)}
-    write(made, path)
-    assert assert_reads_as_torch(path).keys() == made.keys()
-
-
-# Archives that are made by hand
+def test_thousands_of_tensors_are_written_and_read(path):
+    tensors = {f"layers.{number}.weight": np.full(1, number, np.float32) for number in range(5000)}
+    write(tensors, path)
+    assert assert_reads_as_torch(path).keys() == tensors.keys()
 
 
 def rewrite(path, change):
-    """The same archive with other contents; None leaves a member out."""
+    """Change the content of each member; None removes it."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
     contents = {name: change(name, content) for name, content in members.items()}
@@ -246,116 +237,111 @@ def state_dict(value, name="a"):
 FOUR = {"0": np.arange(4, dtype=np.float32).tobytes()}
 
 
-def test_an_archive_by_hand_is_read(path):
-    """What the refusals below change in one place each."""
+def test_an_archive_made_by_hand_is_read(path):
+    """The archives below differ from it in one place each."""
     archive_of(path, state_dict(tensor()), FOUR)
     np.testing.assert_array_equal(assert_reads_as_torch(path)["a"], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "problem"),
     [
-        (tensor(storage(key="9")), "its storage '9' is missing; restore the file, or save it again"),
-        (tensor(storage(key="../byteorder")), "its storage '../byteorder' is missing; restore the file, or save it a"),
+        (tensor(storage(key="9")), "its storage '9' is missing"),
+        (tensor(storage(key="../byteorder")), "its storage '../byteorder' is missing"),
         (
             tensor(storage(count=5)),
-            "its storage 0 has 16 bytes, expected 5 of float32; restore the file, or save it again",
+            "its storage 0 has 16 bytes, expected 5 of float32",
         ),
         (
             tensor(storage(count=3)),
-            "its storage 0 has 16 bytes, expected 3 of float32; restore the file, or save it again",
+            "its storage 0 has 16 bytes, expected 3 of float32",
         ),
         (
             tensor(storage(kind="torch DoubleStorage")),
-            "its storage 0 has 16 bytes, expected 4 of float64; restore the file, or save it again",
+            "its storage 0 has 16 bytes, expected 4 of float64",
         ),
-        (tensor(offset=1), "'a' is no view of its storage; restore the file, or save it again"),
-        (tensor(offset=2**62), "'a' is no view of its storage; restore the file, or save it again"),
-        (tensor(shape=(5,)), "'a' is no view of its storage; restore the file, or save it again"),
-        (tensor(shape=(2, 2), strides=(3, 1)), "'a' is no view of its storage; restore the file, or save it again"),
-        (tensor(shape=(2, 2), strides=(1,)), "'a' is no view of its storage; restore the file, or save it again"),
+        (tensor(offset=1), "'a' exceeds its storage"),
+        (tensor(offset=2**62), "'a' exceeds its storage"),
+        (tensor(shape=(5,)), "'a' exceeds its storage"),
+        (tensor(shape=(2, 2), strides=(3, 1)), "'a' exceeds its storage"),
+        (tensor(shape=(2, 2), strides=(1,)), "'a' exceeds its storage"),
         (tensor(shape=(1,) * 65, strides=(1,) * 65), DAMAGED),
-        (tensor(shape=(2**40, 2**40), strides=(0, 0)), "'a' is no view of its storage; restore the file, or save it"),
-        (tensor(shape=(2**70,)), "'a' is no view of its storage; restore the file, or save it again"),
+        (tensor(shape=(2**40, 2**40), strides=(0, 0)), "'a' exceeds its storage"),
+        (tensor(shape=(2**70,)), "'a' exceeds its storage"),
         (tensor(strides=(-1,)), DAMAGED),
         (tensor(shape=(-4,)), DAMAGED),
         (tensor(offset=-1), DAMAGED),
         (tensor(storage(count=-4)), DAMAGED),
-        (storage(), "its 'a' is a storage, not a tensor; " + ALONE),
-        (global_("torch FloatStorage"), "its 'a' is a name, not a tensor; " + ALONE),
+        (storage(), "its 'a' is a storage, expected a tensor; " + ALONE),
+        (global_("torch FloatStorage"), "its 'a' is a name, expected a tensor; " + ALONE),
         (tensor(storage(kind="collections OrderedDict")), DAMAGED),
         (global_("torch FloatStorage") + b")R", DAMAGED),
         (global_("collections OrderedDict") + b"]\x85R", DAMAGED),
         (global_("torch._utils _rebuild_parameter") + tensor() + b"\x89\x86R", DAMAGED),
         (text("storage") + b"Q", DAMAGED),
-        (b"N", "its 'a' is a NoneType, not a tensor; " + ALONE),
-        (b"G" + bytes(8), "its 'a' is a float, not a tensor; " + ALONE),
-        (b"}" + text("weight") + tensor() + b"s", "its 'a' is a dict, not a tensor; " + ALONE),
-        (b"]" + tensor() + b"a", "its 'a' is a list, not a tensor; " + ALONE),
+        (b"N", "its 'a' is a NoneType, expected a tensor; " + ALONE),
+        (b"G" + bytes(8), "its 'a' is a float, expected a tensor; " + ALONE),
+        (b"}" + text("weight") + tensor() + b"s", "its 'a' is a dict, expected a tensor; " + ALONE),
+        (b"]" + tensor() + b"a", "its 'a' is a list, expected a tensor; " + ALONE),
         (tensor() + b"s" + text("a") + tensor(), "it holds 'a' twice; save it again"),
         (tensor() + b"s})K\x01s0" + text("b") + tensor(), DAMAGED),
         (b"}" + text("x") + b"Nsb", DAMAGED),
         (b"}}" + text("x") + b"Nsb", "its dictionary has attributes of its own; " + ALONE),
         (b"h\x07", DAMAGED),
-        (b"0", "its pickle uses the instruction b'0', which no state dict needs; " + ALONE),
-        (b"2", "its pickle uses the instruction b'2', which no state dict needs; " + ALONE),
-        (b")\x81", "its pickle uses the instruction b'\\x81', which no state dict needs; " + ALONE),
-        (b"\x82\x01", "its pickle uses the instruction b'\\x82', which no state dict needs; " + ALONE),
-        (b"(ios\nsystem\n", "its pickle uses the instruction b'i', which no state dict needs; " + ALONE),
-        (b"Pkey\n", "its pickle uses the instruction b'P', which no state dict needs; " + ALONE),
-        (b"\xff", "its pickle uses the instruction b'\\xff', which no state dict needs; " + ALONE),
+        (b"0", "its pickle uses the instruction b'0', which state dicts lack; " + ALONE),
+        (b"2", "its pickle uses the instruction b'2', which state dicts lack; " + ALONE),
+        (b")\x81", "its pickle uses the instruction b'\\x81', which state dicts lack; " + ALONE),
+        (b"\x82\x01", "its pickle uses the instruction b'\\x82', which state dicts lack; " + ALONE),
+        (b"(ios\nsystem\n", "its pickle uses the instruction b'i', which state dicts lack; " + ALONE),
+        (b"Pkey\n", "its pickle uses the instruction b'P', which state dicts lack; " + ALONE),
+        (b"\xff", "its pickle uses the instruction b'\\xff', which state dicts lack; " + ALONE),
         (b"X\x01\x00\x00\x00\xff", DAMAGED),
         (b"X\xff\xff\xff\xff", DAMAGED),
-        (b"c\\o\n\n", "it names '\\\\o.', which is no part of a state dict; " + ALONE),
+        (b"c\\o\n\n", "it names '\\\\o.', which is not part of a state dict; " + ALONE),
         (b"t", DAMAGED),
         (b"a", DAMAGED),
         (b"(\x85", DAMAGED),
         (text("x") * 3, DAMAGED),
     ],
 )
-def test_what_torch_save_would_not_write_is_refused(value, message, path):
+def test_values_that_torch_save_does_not_write_are_refused(value, problem, path):
     archive_of(path, state_dict(value), FOUR)
-    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot read {path}: {message}')}") as raised:
-        torch_file.read(path)
-    assert "\n" not in str(raised.value)
+    assert_refused(path, problem)
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "problem"),
     [
         (b"", DAMAGED),
         (b"\x80\x02", DAMAGED),
         (b"\x80\x02.", DAMAGED),
         (b"\x80\x02}", DAMAGED),
         (b"\x80\x02}}.", DAMAGED),
-        (b"\x80\x02].", "it holds a list, not a state dict; " + ALONE),
-        (b"\x80\x02" + tensor() + b".", "it holds a tensor, not a state dict; " + ALONE),
-        (b"\x80\x02}K\x01" + tensor() + b"s.", "its 1 is a tensor, not a tensor; " + ALONE),
-        (b"\x80\x04}.", "its pickle has protocol 4; expected 2, save it with the default of torch.save"),
+        (b"\x80\x02].", "it holds a list, expected a state dict; " + ALONE),
+        (b"\x80\x02" + tensor() + b".", "it holds a tensor, expected a state dict; " + ALONE),
+        (b"\x80\x02}K\x01" + tensor() + b"s.", "its 1 is not the name of a tensor; " + ALONE),
+        (b"\x80\x04}.", "its pickle has protocol 4; expected 2"),
     ],
 )
-def test_what_is_no_state_dict_is_refused(program, message, path):
+def test_programs_without_a_state_dict_are_refused(program, problem, path):
     archive_of(path, program, FOUR)
-    refused(path, message)
-
-
-# What users do instead
+    assert_refused(path, problem)
 
 
 class Canary:
     """Touches a file when it is unpickled."""
 
-    def __init__(self, song):
-        self.song = song
+    def __init__(self, touched):
+        self.touched = touched
 
     def __reduce__(self):
-        return os.system, (f"touch {self.song}",)
+        return os.system, (f"touch {self.touched}",)
 
 
 @pytest.mark.parametrize("place", ["whole", "value", "key", "nested", "hooks", "metadata"])
 def test_nothing_in_a_pickle_is_run(place, path, tmp_path):
-    song = tmp_path / "song"
-    canary = Canary(song)
+    touched = tmp_path / "touched"
+    canary = Canary(touched)
     state = collections.OrderedDict(weight=numbers(2))
     if place == "metadata":
         state.__dict__["_metadata"] = canary
@@ -371,13 +357,13 @@ def test_nothing_in_a_pickle_is_run(place, path, tmp_path):
         archive_of(path, program, FOUR)
     else:
         torch.save(made, path)
-    refused(path, "it names 'posix.system', which is no part of a state dict; " + ALONE)
+    assert_refused(path, "it names 'posix.system', which is not part of a state dict; " + ALONE)
     with pytest.raises(PortingError, match=r"names 'posix\.system'"):
         port(path, source_dialect="article-annotated")
-    assert not song.exists()
+    assert not touched.exists()
     if place != "hooks":
         torch.load(path, weights_only=False)
-        assert song.exists(), "the canary cannot sing"
+        assert touched.exists(), "the canary does nothing"
 
 
 @pytest.mark.parametrize(
@@ -390,63 +376,56 @@ def test_nothing_in_a_pickle_is_run(place, path, tmp_path):
 )
 def test_every_other_name_is_refused(name, path):
     archive_of(path, state_dict(global_(name)), FOUR)
-    refused(path, f"it names {name.replace(' ', '.')!r}, which is no part of a state dict; {ALONE}")
+    assert_refused(path, f"it names {name.replace(' ', '.')!r}, which is not part of a state dict; {ALONE}")
 
 
 def test_a_long_name_is_shortened(path):
     archive_of(path, state_dict(global_("m" * 5000 + " x")), FOUR)
-    with pytest.raises(PortingError, match=r"it names 'm{79} \.\.\., which is no part") as raised:
+    with pytest.raises(PortingError, match=r"it names 'm{79} \.\.\., which is not part") as raised:
         torch_file.read(path)
     assert len(str(raised.value)) < 500
 
 
 def test_a_whole_module_is_refused_by_its_class(path):
     torch.save(torch.nn.Linear(2, 2), path)
-    refused(path, f"it names 'torch.nn.modules.linear.Linear', which is no part of a state dict; {ALONE}")
+    assert_refused(path, f"it names 'torch.nn.modules.linear.Linear', which is not part of a state dict; {ALONE}")
 
 
 def test_a_training_checkpoint_is_refused_by_what_it_holds(path):
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, path)
-    refused(path, f"its 'model' is a dict, not a tensor; {ALONE}")
+    assert_refused(path, f"its 'model' is a dict, expected a tensor; {ALONE}")
 
 
 def test_the_format_before_1_6_is_refused(path, tmp_path):
-    torch.save({"weight": Canary(tmp_path / "song")}, path, _use_new_zipfile_serialization=False)
-    refused(
-        path,
-        "it is a bare pickle, as PyTorch before 1.6 wrote it; save the state dict again, with torch.save of a later "
-        "one",
-    )
+    torch.save({"weight": Canary(tmp_path / "touched")}, path, _use_new_zipfile_serialization=False)
+    assert_refused(path, "it is a bare pickle, the format before PyTorch 1.6; save the state dict with a newer PyTorch")
     path.write_bytes(pickle.dumps({"weight": 1}))
     with pytest.raises(PortingError, match="it is a bare pickle"):
         torch_file.read(path)
-    assert not (tmp_path / "song").exists()
+    assert not (tmp_path / "touched").exists()
 
 
-def test_a_program_of_torchscript_is_refused(path):
+def test_a_torchscript_program_is_refused(path):
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("run/data.pkl", "run/constants.pkl", "run/code/__torch__.py"):
             archive.writestr(name, b"")
-    refused(path, f"it is a program of TorchScript; {ALONE}")
+    assert_refused(path, f"it is a TorchScript program; {ALONE}")
 
 
 @pytest.mark.parametrize(("names", "count"), [((), 0), (("a/data.pkl", "b/data.pkl"), 2), (("a/b/data.pkl",), 0)])
-def test_an_archive_without_one_pickle_is_refused(names, count, path):
+def test_an_archive_without_exactly_one_pickle_is_refused(names, count, path):
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("something", *names):
             archive.writestr(name, b"")
-    refused(path, f"it has {count} members NAME/data.pkl, expected one; save it with torch.save")
-
-
-# Archives
+    assert_refused(path, f"it has {count} members NAME/data.pkl, expected one")
 
 
 def test_a_compressed_archive_is_refused(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1000))
-    refused(path, "member archive/data.pkl is compressed; restore the file, or save it again")
+    assert_refused(path, "member archive/data.pkl is compressed")
 
 
 def test_a_repeated_member_is_refused(path):
@@ -454,7 +433,7 @@ def test_a_repeated_member_is_refused(path):
         archive.writestr("archive/data.pkl", b"")
         with pytest.warns(UserWarning, match="Duplicate name"):
             archive.writestr("archive/data.pkl", b"")
-    refused(path, "member archive/data.pkl occurs twice; restore the file, or save it again")
+    assert_refused(path, "member archive/data.pkl occurs twice")
 
 
 def test_too_many_members_are_refused(path, monkeypatch):
@@ -462,27 +441,27 @@ def test_too_many_members_are_refused(path, monkeypatch):
     archive_of(path, b"", FOUR)
     assert zip_file.read(path).keys() == {f"archive/{name}" for name in ("data.pkl", "byteorder", "version", "data/0")}
     archive_of(path, b"", {"0": b"", "1": b""})
-    refused(path, "it has 5 members, more than 4; restore the file, or save it again")
+    assert_refused(path, "it has 5 members, expected at most 4")
 
 
 def test_members_that_are_larger_than_the_file_are_refused(path):
-    """Entries of the directory that all name one member: a few bytes each, and the size of the member in memory."""
+    """Such a file can be small, and its members fill the memory."""
     archive_of(path, b"", {"0": bytes(1000), "1": bytes(10)})
     content = bytearray(path.read_bytes())
     start = content.rindex(b"PK\x01\x02")
     content[start + 20 : start + 28] = struct.pack("<II", 10**9, 10**9)
     path.write_bytes(content)
-    refused(path, "its members are larger than the file; restore the file, or save it again")
+    assert_refused(path, "its members are larger than the file")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"PK\x03\x04", b"anything"])
-def test_what_is_no_archive_is_refused(content, path):
+def test_other_files_are_refused(content, path):
     path.write_bytes(content)
-    refused(path, "File is not a zip file; restore the file, or save it again")
+    assert_refused(path, "File is not a zip file")
 
 
-def test_what_cannot_be_read_is_refused(path):
-    refused(path, "No such file or directory; restore the file, or get the right to read it")
+def test_a_missing_file_is_refused(path):
+    assert_refused(path, "No such file or directory; restore it")
 
 
 def test_a_damaged_number_is_noticed(path):
@@ -490,26 +469,23 @@ def test_a_damaged_number_is_noticed(path):
     content = bytearray(path.read_bytes())
     content[content.index(numbers(100).numpy().tobytes()) + 7] ^= 1
     path.write_bytes(content)
-    with pytest.raises(PortingError, match=r"^cannot read .*: Bad CRC-32 for file '.*/data/0'; restore the file, or"):
+    with pytest.raises(PortingError, match="^cannot read .*: Bad CRC-32 for file '.*/data/0'"):
         torch_file.read(path)
-
-
-# Programs that are made to use much memory or time
 
 
 def test_a_long_pickle_is_refused(path, monkeypatch):
     monkeypatch.setattr(torch_pickle, "LONGEST", 100)
     archive_of(path, state_dict(text("x" * 100)), FOUR)
-    refused(path, f"its pickle has more than 100 bytes; {ALONE}")
+    assert_refused(path, f"its pickle has 121 bytes, expected at most 100; {ALONE}")
 
 
 def test_many_instructions_are_refused(path):
     archive_of(path, b"\x80\x02" + b"}" * (1 << 21) + b".")
-    refused(path, f"its pickle has more than 1048576 instructions; {ALONE}")
+    assert_refused(path, f"its pickle has more than 1048576 instructions; {ALONE}")
 
 
-def test_a_high_place_in_memory_costs_nothing(path):
-    """The unpickler of the standard library would make room for four thousand million places."""
+def test_a_high_memory_index_costs_nothing(path):
+    """The unpickler of the standard library would allocate four thousand million entries."""
     archive_of(path, state_dict(tensor()).replace(b"}", b"}r\xff\xff\xff\xff", 1), FOUR)
     assert list(torch_file.read(path)) == ["a"]
 
@@ -519,37 +495,34 @@ def test_a_high_place_in_memory_costs_nothing(path):
     [
         b")" + b"\x85" * 500_000,
         b"]" * 300_000 + b"a" * 299_999,
-        b")" + b"q\x00h\x00\x86" * 200_000,  # each pair holds the one before it twice
+        b")" + b"q\x00h\x00\x86" * 200_000,  # each pair contains the previous one twice
         (b"}" + text("k")) * 150_000 + b"N" + b"s" * 150_000,
     ],
     ids=["tuples", "lists", "doubled", "dictionaries"],
 )
 def test_deep_values_are_refused(deep, path):
     archive_of(path, state_dict(deep), FOUR)
-    with pytest.raises(PortingError, match=r"its 'a' is a (tuple|list|dict), not a tensor; "):
+    with pytest.raises(PortingError, match=r"its 'a' is a (tuple|list|dict), expected a tensor; "):
         torch_file.read(path)
 
 
 def test_a_deep_key_is_refused_before_it_is_hashed(path):
-    """The hash of a tuple is that of its parts: this one would overflow the stack of the process."""
+    """Hashing a tuple hashes its parts. This one would overflow the stack of the process."""
     archive_of(path, b"\x80\x02})" + b"\x85" * 500_000 + b"Ns.", FOUR)
-    refused(path, DAMAGED)
+    assert_refused(path, DAMAGED)
 
 
-def test_an_expanded_tensor_takes_no_memory(path):
-    """2^36 numbers that are one: a view is made, and the shape is refused before anything is copied."""
+def test_an_expanded_tensor_uses_no_memory(path):
+    """2^36 equal numbers are one number and a view. The shape is refused before anything is copied."""
     archive_of(path, state_dict(tensor(shape=(2**36,), strides=(0,))), FOUR)
     assert torch_file.read(path)["a"].shape == (2**36,)
-    with pytest.raises(PortingError, match=r"missing .*; no place for a; "):
+    with pytest.raises(PortingError, match="missing .*; unexpected a; "):
         port(path, source_dialect="article-multihead")
-
-
-# Damage
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A small file by PyTorch."""
+    """A small file that PyTorch wrote."""
     path = tmp_path_factory.mktemp("sound") / "run.pt"
     base = numbers(3, 4)
     torch.save(collections.OrderedDict(a=base, b=base.T[1:], c=torch.nn.Parameter(numbers(2))), path)
@@ -559,12 +532,12 @@ def sound(tmp_path_factory):
 def assert_read_or_refused(path, content):
     path.write_bytes(content)
     try:
-        found, message = torch_file.read(path), None
+        tensors, message = torch_file.read(path), None
     except PortingError as error:
-        found, message = {}, str(error)
+        tensors, message = {}, str(error)
     assert message is None or message.startswith(f"cannot read {path}: ")
     assert message is None or "\n" not in message
-    assert all(isinstance(array, np.ndarray) for array in found.values())
+    assert all(isinstance(array, np.ndarray) for array in tensors.values())
     return "read" if message is None else "refused"
 
 
@@ -573,18 +546,18 @@ def test_every_truncation_is_refused(sound, path):
         assert assert_read_or_refused(path, sound[:length]) == "refused", length
 
 
-def test_a_flipped_bit_is_refused_or_says_nothing(sound, path):
+def test_a_flipped_bit_is_refused_or_harmless(sound, path):
     outcomes = [
         assert_read_or_refused(
             path, sound[: bit // 8] + bytes([sound[bit // 8] ^ 1 << bit % 8]) + sound[bit // 8 + 1 :]
         )
         for bit in range(0, 8 * len(sound), 37)
     ]
-    assert {"refused", "read"} == set(outcomes)  # time stamps and padding say nothing
+    assert {"refused", "read"} == set(outcomes)  # time stamps and padding are harmless
 
 
 def repaired(sound, place, change):
-    """The pickle changed and its checksum right again, so that the damage reaches the machine."""
+    """Change the pickle and correct its checksum, so that the damage reaches the machine."""
     with zipfile.ZipFile(io.BytesIO(sound)) as archive:
         members = {info.filename: bytearray(archive.read(info)) for info in archive.infolist()}
     (pickled,) = (content for name, content in members.items() if name.endswith("data.pkl"))
@@ -599,14 +572,14 @@ def repaired(sound, place, change):
 @settings(max_examples=300, deadline=None)
 @given(place=st.integers(0, 1000), change=st.binary(min_size=1, max_size=6))
 def test_a_damaged_pickle_is_refused_or_read(sound, place, change):
-    """The machine alone: whatever the program says, it gives views, or an error of ours."""
+    """Whatever the program does, the machine returns views, or raises RefusalError."""
     with zipfile.ZipFile(io.BytesIO(repaired(sound, place, change))) as archive:
         (program,) = (archive.read(name) for name in archive.namelist() if name.endswith("data.pkl"))
     try:
-        found = torch_pickle.read(program)
+        layouts = torch_pickle.read(program)
     except torch_pickle.RefusalError:
-        found = {}
-    assert all(isinstance(layout, torch_pickle.Layout) for layout in found.values())
+        layouts = {}
+    assert all(isinstance(layout, torch_pickle.Layout) for layout in layouts.values())
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,11 +1,10 @@
-"""State dicts of the articles' own code: to neutral and back bit for bit, and each number to the place it came from."""
+"""State dicts of the articles' own code are ported bit for bit in both directions, and compute the same."""
 
 import hashlib
-import importlib.util
 import re
 from dataclasses import replace
-from pathlib import Path
 
+import article_code as code
 import numpy as np
 import pytest
 import torch
@@ -18,17 +17,14 @@ from triglot.shared.errors import ConfigError, OutputError, PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.containers import npz as numpy_file
-from triglot.shared.porting.containers import safetensors as safetensors_file
-from triglot.shared.porting.containers import torch as torch_file
-from triglot.shared.porting.dialects import position_buffers
-from triglot.shared.porting.dialects.articles import ARTICLES
-
-SPEC = importlib.util.spec_from_file_location("article_code", Path(__file__).parents[1] / "helpers" / "article_code.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-code = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(code)
+from triglot.shared.porting.dialects import (
+    article_annotated,
+    article_dygraph,
+    article_multihead,
+    article_prenorm,
+    article_translation,
+    position_buffers,
+)
 
 CODE = {
     "translation": code.Translation,
@@ -43,11 +39,12 @@ BUFFERS = {
     "annotated": {"src_pos.pe": "source", "tgt_pos.pe": "target"},
 }
 SUFFIXES = (".pt", ".npz", ".safetensors")
-READERS = {".pt": torch_file.read, ".npz": numpy_file.read, ".safetensors": safetensors_file.read}
+MODULES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
+ARTICLES = {module.ARTICLE.recipe: module.ARTICLE for module in MODULES}
 
 
 def config_of(name):
-    """Small and odd sizes; the code of article 000 has three layers in each stack, whatever one asks for."""
+    """Small and odd sizes. The code of article 000 always has three layers in each stack."""
     tiny = recipe(f"{name}-tiny")
     return replace(tiny, layers=3, decoder_layers=3) if name == "translation" else tiny
 
@@ -58,7 +55,7 @@ def name(request):
 
 
 def filled(model, dtype=torch.float32, seed=0):
-    """The same model, every parameter drawn at random, so that no norm and no bias is the identity."""
+    """The model with random parameters, so that no norm and no bias is the identity."""
     generator = torch.Generator().manual_seed(seed)
     drawn = {
         name: tensor if name.endswith("pe") else torch.randn(tensor.shape, generator=generator)
@@ -73,7 +70,7 @@ def make_state_dict(name, **changes):
 
 
 def save(tensors, path):
-    """As a reader of the article would, with the libraries themselves."""
+    """Save with the libraries themselves, as a reader of the article would."""
     if path.suffix == ".npz":
         np.savez(path, allow_pickle=False, **{name: tensor.detach().numpy() for name, tensor in tensors.items()})
     elif path.suffix == ".safetensors":
@@ -107,11 +104,8 @@ def bits(tensor):
     return tensor.detach().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-# There and back
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_the_state_dict_comes_back_bit_for_bit_and_loads_strictly(name, suffix, tmp_path):
+def test_a_ported_state_dict_is_written_bit_for_bit_and_loads_strictly(name, suffix, tmp_path):
     model = filled(CODE[name](config_of(name)))
     save(model.state_dict(), tmp_path / f"run{suffix}")
     ported = port(
@@ -120,10 +114,10 @@ def test_the_state_dict_comes_back_bit_for_bit_and_loads_strictly(name, suffix, 
     port(tmp_path / "model.npz", tmp_path / f"back{suffix}", target_dialect=f"article-{name}")
     back, expected = load(tmp_path / f"back{suffix}"), model.state_dict()
     assert back.keys() == expected.keys()
-    for theirs, tensor in parameters_of(expected).items():
-        assert back[theirs].dtype == tensor.dtype
-        assert back[theirs].shape == tensor.shape
-        assert bits(back[theirs]) == bits(tensor), theirs
+    for key, tensor in parameters_of(expected).items():
+        assert back[key].dtype == tensor.dtype
+        assert back[key].shape == tensor.shape
+        assert bits(back[key]) == bits(tensor), key
     CODE[name](config_of(name)).load_state_dict(back, strict=True)
     assert read(tmp_path / f"back{suffix}", name).digest == ported.digest
     assert set(ported.source_names.values()) == parameters_of(expected).keys()
@@ -138,7 +132,7 @@ def test_the_state_dict_comes_back_bit_for_bit_and_loads_strictly(name, suffix, 
         (torch.bfloat16, ".safetensors"),
     ],
 )
-def test_every_format_of_numbers_is_kept(dtype, suffix, tmp_path):
+def test_every_number_format_is_kept(dtype, suffix, tmp_path):
     tensors = {name: tensor.to(dtype) for name, tensor in make_state_dict("annotated").items()}
     save(tensors, tmp_path / f"run{suffix}")
     ported = read(tmp_path / f"run{suffix}", "annotated")
@@ -151,22 +145,22 @@ def test_every_format_of_numbers_is_kept(dtype, suffix, tmp_path):
         assert bits(back[name]) == bits(tensor), name
 
 
-def test_the_names_are_a_bijection(name):
+def test_every_parameter_has_its_own_name(name):
     config = replace(config_of(name), layers=12, decoder_layers=11) if name in BUFFERS else config_of(name)
-    table = ARTICLES[f"article-{name}"].native(config)
+    table = ARTICLES[name].native_names(config)
     assert table.keys() == schema.parameters(config).keys()
     assert len(set(table.values())) == len(table)
 
 
-def test_the_recipe_is_the_default(tmp_path):
+def test_the_recipe_is_the_default_configuration(tmp_path):
     save(filled(code.Translation(recipe("translation"))).state_dict(), tmp_path / "run.pt")
     assert port(tmp_path / "run.pt", source_dialect="article-translation").config == recipe("translation")
     corrected = port(tmp_path / "run.pt", source_dialect="article-translation", config={"norm_eps": 1e-6})
     assert corrected.config == replace(recipe("translation"), norm_eps=1e-6)
 
 
-def test_only_linear_weights_are_turned(name, tmp_path):
-    """A square weight has the same shape either way; here all hidden sizes and vocabularies are equal."""
+def test_only_linear_weights_are_transposed(name, tmp_path):
+    """Shapes cannot show it, because here all hidden sizes and vocabularies are equal."""
     sizes = {"feed_forward_size": 24} if name != "multihead" else {}
     if name in BUFFERS:
         sizes |= {"source_vocabulary": 24, "target_vocabulary": 24}
@@ -174,17 +168,18 @@ def test_only_linear_weights_are_turned(name, tmp_path):
     tensors = dict(filled(CODE[name](config)).state_dict())
     save(tensors, tmp_path / "run.pt")
     ported = read(tmp_path / "run.pt", name, config)
-    roles = {ours: parameter.role for ours, parameter in schema.parameters(config).items()}
-    for ours, theirs in ported.source_names.items():
-        turned = roles[ours] == "linear_weight" and name != "dygraph"
-        expected = tensors[theirs].detach().numpy()
-        np.testing.assert_array_equal(ported.tensors[ours], expected.T if turned else expected, err_msg=ours)
-        assert ported.tensors[ours].flags.c_contiguous
-        assert ported.tensors[ours].flags.writeable
+    roles = {canonical: parameter.role for canonical, parameter in schema.parameters(config).items()}
+    for canonical, native in ported.source_names.items():
+        transposed = roles[canonical] == "linear_weight" and name != "dygraph"
+        expected = tensors[native].detach().numpy()
+        tensor = ported.tensors[canonical]
+        np.testing.assert_array_equal(tensor, expected.T if transposed else expected, err_msg=canonical)
+        assert tensor.flags.c_contiguous
+        assert tensor.flags.writeable
     assert "linear_weight" in roles.values()
 
 
-def test_nothing_that_is_given_changes(tmp_path):
+def test_neither_the_file_nor_the_checkpoint_is_changed(tmp_path):
     save(make_state_dict("annotated"), tmp_path / "run.pt")
     before = hashlib.sha256((tmp_path / "run.pt").read_bytes()).hexdigest()
     ported = read(tmp_path / "run.pt", "annotated")
@@ -197,12 +192,9 @@ def test_nothing_that_is_given_changes(tmp_path):
     assert read(tmp_path / "run.pt", "annotated").digest == digest
 
 
-# What they compute
-
-
 @pytest.fixture
 def double(name):
-    """The code in float64 and its state dict, with our position table, which is compared with theirs elsewhere."""
+    """The code in float64 and its state dict, with Triglot's position table. Another test compares the two tables."""
     config, model = config_of(name), CODE[name](config_of(name))
     model = filled(model, torch.float64)
     tensors = dict(model.state_dict())
@@ -214,7 +206,7 @@ def double(name):
 
 
 def outputs(name, model, checkpoint):
-    """What the article's code computes, and what the reference computes, where there is no padding."""
+    """The outputs of the article's code and of the reference at real tokens."""
     config, generator = config_of(name), np.random.default_rng(0)
     reference = triglot.build("numpy", checkpoint, dtype="float64")
     valid = np.arange(11) < np.array([[11], [4], [7]])
@@ -222,39 +214,38 @@ def outputs(name, model, checkpoint):
     with torch.no_grad():
         if name == "dygraph":
             vectors = generator.normal(size=(3, 11, config.hidden_size)).astype(np.float32)
-            theirs = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid))
-            return theirs.numpy()[valid], reference.encode(vectors, valid)[valid]
+            expected = model(torch.from_numpy(vectors).double(), torch.from_numpy(valid))
+            return expected.numpy()[valid], reference.encode(vectors, valid)[valid]
         if name == "multihead":
             query, key, value = (
                 generator.normal(size=(length, 3, config.hidden_size)).astype(np.float32) for length in (9, 11, 11)
             )
-            given = (torch.from_numpy(vectors).double() for vectors in (query, key, value))
-            theirs = model(*given, torch.from_numpy(~valid))
-            ours, _ = reference.attend(query, key, value, key_valid=valid, batch_first=False)
-            return theirs.numpy(), ours
+            inputs = (torch.from_numpy(vectors).double() for vectors in (query, key, value))
+            expected = model(*inputs, torch.from_numpy(~valid))
+            output, _ = reference.attend(query, key, value, key_valid=valid, batch_first=False)
+            return expected.numpy(), output
         source, target = (
             np.where(real, generator.integers(code.PAD + 1, size, real.shape), code.PAD)
             for real, size in ((valid, config.source_vocabulary), (target_valid, config.target_vocabulary))
         )
         ids = torch.from_numpy(source), torch.from_numpy(target)
         if name == "translation":
-            theirs = model(*ids)
-            ours = reference.forward(source, target)
+            expected = model(*ids)
+            output = reference.forward(source, target)
         else:
-            theirs = model(*ids, torch.from_numpy(valid), torch.from_numpy(target_valid))
-            ours = reference.forward(source, target, valid, target_valid)
-    return theirs.numpy()[target_valid], ours[target_valid]
+            expected = model(*ids, torch.from_numpy(valid), torch.from_numpy(target_valid))
+            output = reference.forward(source, target, valid, target_valid)
+    return expected.numpy()[target_valid], output[target_valid]
 
 
-# Values of the order of 10 to 1,000 (every weight is N(0, 1)), sums of at most 40 terms and up to 6 layers, each of
-# which passes its error on: some thousand units of 2^-52 of the largest value. Another name, or a tanh GELU, is off by
-# more than 1e-4 of it.
+# Relative to the largest value. Values are of order 10 to 1,000 (every weight is N(0, 1)), sums have at most 40 terms,
+# and up to 6 layers pass their errors on: some thousand units of 2^-52. A wrong name or a tanh GELU is above 1e-4.
 TOLERANCE = 1e-11
 
 
 def distance(name, model, checkpoint):
-    theirs, ours = outputs(name, model, checkpoint)
-    return np.abs(theirs - ours).max() / np.abs(theirs).max()
+    expected, output = outputs(name, model, checkpoint)
+    return np.abs(expected - output).max() / np.abs(expected).max()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -264,25 +255,21 @@ def test_the_checkpoint_computes_what_the_code_computes(name, suffix, double, tm
     assert distance(name, model, read(tmp_path / f"run{suffix}", name)) < TOLERANCE
 
 
-def test_every_name_that_goes_to_another_place_is_noticed(name, double, tmp_path):
-    """Each tensor in turn changes its place with the next of its shape."""
+def test_exchanging_any_two_tensors_changes_the_output(name, double, tmp_path):
+    """Each tensor in turn is exchanged with the next one of its shape."""
     model, tensors = double
     save(tensors, tmp_path / "run.pt")
     ported = read(tmp_path / "run.pt", name)
-    places = list(ported.tensors)
-    swapped = 0
-    for number, one in enumerate(places):
-        shape = ported.tensors[one].shape
-        other = next((place for place in places[number + 1 :] if ported.tensors[place].shape == shape), None)
-        if other is None:
+    names, exchanges = list(ported.tensors), 0
+    for number, first in enumerate(names):
+        shape = ported.tensors[first].shape
+        second = next((name for name in names[number + 1 :] if ported.tensors[name].shape == shape), None)
+        if second is None:
             continue
-        exchanged = {**ported.tensors, one: ported.tensors[other], other: ported.tensors[one]}
-        assert distance(name, model, Checkpoint(ported.config, exchanged)) > 1e4 * TOLERANCE, (one, other)
-        swapped += 1
-    assert swapped >= 3
-
-
-# Positions
+        exchanged = {**ported.tensors, first: ported.tensors[second], second: ported.tensors[first]}
+        assert distance(name, model, Checkpoint(ported.config, exchanged)) > 1e4 * TOLERANCE, (first, second)
+        exchanges += 1
+    assert exchanges >= 3
 
 
 @pytest.mark.parametrize("length", [2, 50, 512, 5000])
@@ -299,14 +286,12 @@ def test_buffers_are_compared_and_reported(name, dtype, tmp_path):
     save({key: tensor.to(dtype) for key, tensor in make_state_dict(name).items()}, tmp_path / "run.pt")
     left_out = read(tmp_path / "run.pt", name).left_out
     assert left_out.keys() == BUFFERS[name].keys()
-    for why in left_out.values():
-        assert re.fullmatch(
-            rf"it is the table of {config_of(name).positions} positions, at most [\d.e-]+ off, and computed anew", why
-        )
+    for reason in left_out.values():
+        assert re.fullmatch(rf"Triglot computes {config_of(name).positions} .* differs .* at most [\d.e-]+", reason)
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_buffers_may_be_absent_and_are_written(name, tmp_path):
+def test_buffers_are_optional_and_always_written(name, tmp_path):
     tensors = make_state_dict(name)
     save(parameters_of(tensors), tmp_path / "run.pt")
     ported = read(tmp_path / "run.pt", name)
@@ -321,26 +306,26 @@ def test_buffers_may_be_absent_and_are_written(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shift", "message"),
+    ("shift", "difference"),
     [
-        (1e-5, "src_pos.pe is off by up to 1e-05 from the sinusoidal positions, where rounding explains 8.3e-07"),
-        (0.5, "src_pos.pe is off by up to 0.5 from the sinusoidal positions, where rounding explains 8.3e-07"),
-        (np.nan, "src_pos.pe is off by up to inf from the sinusoidal positions, where rounding explains 8.3e-07"),
+        (1e-5, "1e-05"),
+        (0.5, "0.5"),
+        (np.nan, "inf"),
     ],
 )
-def test_a_buffer_that_is_another_table_is_refused(shift, message, tmp_path):
+def test_a_buffer_with_other_numbers_is_refused(shift, difference, tmp_path):
     tensors = make_state_dict("annotated")
     tensors["src_pos.pe"] = tensors["src_pos.pe"].double()
     tensors["src_pos.pe"][0, 6, 3] += shift
     path = tmp_path / "run.pt"
     save(tensors, path)
-    message = f"cannot port {path}: {message}; correct positions in the configuration, or remove src_pos.pe"
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+    problem = rf"src_pos\.pe differs from the sinusoidal positions by up to {difference}, rounding explains 8\.3e-07"
+    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot port {path}: ')}{problem}"):
         read(path, "annotated")
 
 
 def test_the_bound_grows_with_the_position(tmp_path):
-    """5e-6 is rounding at the end of a table of 50 rows, and a fault at its beginning."""
+    """5e-6 can be rounding at the end of a table of 50 rows, but not at its beginning."""
     config = replace(config_of("annotated"), source_max_length=50, target_max_length=50)
     tensors = make_state_dict("annotated", source_max_length=50, target_max_length=50)
     exact = torch.from_numpy(TABLES["sinusoidal"](50, 24).copy())[None]
@@ -351,20 +336,17 @@ def test_the_bound_grows_with_the_position(tmp_path):
         if fits:
             assert "src_pos.pe" in read(tmp_path / "run.pt", "annotated", config).left_out
         else:
-            with pytest.raises(PortingError, match=r"src_pos\.pe is off by up to 5e-06 from .* explains 4\.8e-07; "):
+            with pytest.raises(PortingError, match=r"src_pos\.pe differs .* up to 5e-06, rounding explains 4\.8e-07"):
                 read(tmp_path / "run.pt", "annotated", config)
 
 
-def test_the_other_table_of_positions_is_refused(tmp_path):
+def test_the_table_of_other_positions_is_refused(tmp_path):
     save(make_state_dict("translation"), tmp_path / "run.pt")
-    with pytest.raises(PortingError, match=r"embed_x\.pe is off by up to [\d.]+ from the sinusoidal positions"):
+    with pytest.raises(PortingError, match=r"embed_x\.pe differs from the sinusoidal positions by up to [\d.]+"):
         read(tmp_path / "run.pt", "translation", replace(config_of("translation"), positions="sinusoidal"))
 
 
-# The name of the encoder in article 001
-
-
-def test_both_names_of_the_encoder_are_read_and_the_empty_one_is_written(tmp_path):
+def test_article_001_is_read_with_both_names_of_the_encoder_and_written_with_the_empty_one(tmp_path):
     config = config_of("dygraph")
     plain = dict(filled(code.Dygraph(config)).state_dict())
     named = dict(filled(code.Dygraph(config, "encoder")).state_dict())
@@ -378,18 +360,15 @@ def test_both_names_of_the_encoder_are_read_and_the_empty_one_is_written(tmp_pat
     assert load(tmp_path / "back.npz").keys() == plain.keys()
 
 
-def test_two_names_of_the_encoder_are_refused(tmp_path):
+def test_two_names_of_the_encoder_in_one_file_are_refused(tmp_path):
     plain, path = make_state_dict("dygraph"), tmp_path / "run.npz"
     save({**plain, "encoder_layer_0_ffn_fc_0.b_0": plain["_layer_0_ffn_fc_0.b_0"]}, path)
-    message = (
-        f"cannot port {path}: encoder_layer_0_ffn_fc_0.b_0 and _layer_0_multi_head_att_query_fc.w_0 are of two models; "
-        "keep one of them"
-    )
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+    problem = r"encoder_layer_0_ffn_fc_0\.b_0 and _layer_0_multi_head_att_query_fc\.w_0 belong to two models"
+    with pytest.raises(PortingError, match=problem):
         read(path, "dygraph")
 
 
-def test_other_commands_and_sizes_of_article_001_come_back(make_checkpoint, tmp_path):
+def test_other_commands_and_sizes_of_article_001_are_written_and_read(make_checkpoint, tmp_path):
     config = replace(
         config_of("dygraph"), pre_process="", post_process="dan", final_process="", key_size=5, value_size=7
     )
@@ -399,19 +378,11 @@ def test_other_commands_and_sizes_of_article_001_come_back(make_checkpoint, tmp_
     assert read(tmp_path / "out.pt", "dygraph", original.config).digest == original.digest
 
 
-# Refusals
-
-GIVE = (
-    "; expected the state dict of article 003 at the sizes of the configuration, by default of the recipe annotated; "
-    "give the sizes of this model (config=, or --config and --set on the command line)"
-)
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "problem"),
     [
         (lambda tensors: tensors.pop("encoder.norm.alpha"), "missing encoder.norm.alpha"),
-        (lambda tensors: tensors.update(extra=torch.zeros(1)), "no place for extra"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "unexpected extra"),
         (
             lambda tensors: tensors.update({"encoder.norm.alpha": torch.zeros(24)}),
             "encoder.norm.alpha has shape (24,), expected (1,)",
@@ -430,93 +401,79 @@ GIVE = (
         ),
         (
             lambda tensors: tensors.update({"more": tensors.pop("decoder.norm.bias")}),
-            "missing decoder.norm.bias; no place for more",
+            "missing decoder.norm.bias; unexpected more",
         ),
     ],
 )
-def test_what_is_not_exactly_the_state_dict_is_refused(change, message, tmp_path):
+def test_anything_but_exactly_the_state_dict_is_refused(change, problem, tmp_path):
     tensors, path = make_state_dict("annotated"), tmp_path / "run.pt"
     change(tensors)
     save(tensors, path)
-    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot port {path}: {message}{GIVE}')}$"):
+    advice = "; expected the state dict of article 003 .* recipe annotated; pass the sizes of this model .*--config"
+    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot port {path}: {problem}')}{advice}"):
         read(path, "annotated")
 
 
-def test_other_sizes_than_the_recipe_have_to_be_given(tmp_path):
+def test_sizes_other_than_those_of_the_recipe_are_required(tmp_path):
     path = tmp_path / "run.pt"
     save(make_state_dict("annotated"), path)
-    with pytest.raises(PortingError, match=r"^cannot port .*: missing encoder\.layers\.2\..* more of that kind; ") as e:
+    with pytest.raises(
+        PortingError, match=r"^cannot port .*: missing encoder\.layers\.2\..* more missing; .*pass the sizes"
+    ) as e:
         port(path, source_dialect="article-annotated")
-    assert str(e.value).endswith(GIVE)
     assert "\n" not in str(e.value)
     assert len(str(e.value)) < 2000
-    message = f"{path}: encoder.layers.0.self_attention_block.w_q.weight has shape (24, 24), expected (40, 24)"
-    with pytest.raises(PortingError, match=re.escape(message)):
+    problem = f"{path}: encoder.layers.0.self_attention_block.w_q.weight has shape (24, 24), expected (40, 24)"
+    with pytest.raises(PortingError, match=re.escape(problem)):
         read(path, "annotated", replace(config_of("annotated"), heads=5))
 
 
-def test_more_layers_than_tensors_are_refused_before_they_are_named(tmp_path):
+def test_more_layers_than_tensors_are_refused_before_their_names_are_generated(tmp_path):
     path = tmp_path / "run.pt"
     save(make_state_dict("annotated"), path)
     count = len(make_state_dict("annotated"))
     for field in ("layers", "decoder_layers"):
-        message = f"cannot port {path}: {count} tensors cannot be 1000000000 layers; the configuration belongs to"
-        with pytest.raises(PortingError, match=f"^{re.escape(message)}"):
+        with pytest.raises(PortingError, match=f"{count} tensors cannot be 1000000000 layers"):
             read(path, "annotated", replace(config_of("annotated"), **{field: 10**9}))
 
 
 def test_a_configuration_of_another_model_is_refused(tmp_path):
     path = tmp_path / "run.pt"
     save(make_state_dict("annotated"), path)
-    message = (
-        f"cannot port {path}: article 003 has no name for embeddings.position.weight; the configuration belongs to "
-        "another model"
-    )
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(PortingError, match=r"article 003 has no name for embeddings\.position\.weight"):
         read(path, "annotated", "bert-base-tiny")
-    with pytest.raises(ConfigError, match=r"^configuration: unknown field depth; known are "):
+    with pytest.raises(ConfigError, match=r"unknown field.*depth"):
         read(path, "annotated", {"depth": 3})
 
 
 @pytest.mark.parametrize("kind", ["folder", "model.bin"])
-def test_what_cannot_be_a_state_dict_is_refused(kind, tmp_path):
+def test_folders_and_other_suffixes_are_refused(kind, tmp_path):
     path = tmp_path if kind == "folder" else tmp_path / kind
     if path != tmp_path:
         path.write_bytes(b"anything")
-    message = (
-        f"{path} is not in the dialect article-annotated; expected the state dict of the article's own code, a file "
-        ".pt, .pth, .npz or .safetensors"
-    )
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+    expected = r"expected the state dict of the article's own code, a file \.pt, \.pth, \.npz or \.safetensors"
+    with pytest.raises(PortingError, match=f"is not in the dialect article-annotated; {expected}"):
         read(path, "annotated")
 
 
-def test_a_target_without_a_format_is_refused(make_checkpoint, tmp_path):
-    message = f"cannot write {tmp_path}/out: its name does not say the format; expected .pt, .pth, .npz or .safetensors"
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+def test_an_impossible_target_is_refused(make_checkpoint, tmp_path):
+    with pytest.raises(PortingError, match=r"out: its suffix is '', expected \.pt, \.pth, \.npz or \.safetensors"):
         port(make_checkpoint("annotated-tiny"), tmp_path / "out", target_dialect="article-annotated")
-    with pytest.raises(
-        OutputError, match=r"^cannot write .*/missing/out\.pt: the folder .* does not exist; create it$"
-    ):
+    with pytest.raises(OutputError, match=r"missing/out\.pt: the folder .* does not exist"):
         port(make_checkpoint("annotated-tiny"), tmp_path / "missing" / "out.pt", target_dialect="article-annotated")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numpy_has_no_bfloat16(make_checkpoint, tmp_path):
+def test_bfloat16_in_npz_is_refused(make_checkpoint, tmp_path):
     plain = make_checkpoint("annotated-tiny")
     half = Checkpoint(plain.config, {name: tensor.astype(BFLOAT16) for name, tensor in plain.tensors.items()})
-    with pytest.raises(
-        PortingError, match=r"^\S+ is bfloat16, which NumPy does not have; write \.pt or \.safetensors$"
-    ):
+    with pytest.raises(PortingError, match=r"is bfloat16, which NumPy does not have; write \.pt or \.safetensors"):
         port(half, tmp_path / "out.npz", target_dialect="article-annotated")
     assert list(tmp_path.iterdir()) == []
 
 
-REMEDY = "; correct the configuration if the model allows it (config=, or --set on the command line)"
-
-
 @pytest.mark.parametrize(
-    ("base", "changes", "lost"),
+    ("base", "changes", "losses"),
     [
         ("annotated", {"norm_eps": 1e-5}, "norm_eps 1e-05 (only 1e-06)"),
         ("annotated", {"activation": "gelu"}, "activation 'gelu' (only 'relu')"),
@@ -529,11 +486,10 @@ REMEDY = "; correct the configuration if the model allows it (config=, or --set 
         ("dygraph", {"norm_eps": 1e-12}, "norm_eps 1e-12 (only 1e-05)"),
     ],
 )
-def test_what_the_code_would_not_compute_is_refused(base, changes, lost, make_checkpoint, tmp_path):
+def test_a_model_that_the_code_cannot_compute_is_refused(base, changes, losses, make_checkpoint, tmp_path):
     original = make_checkpoint(replace(config_of(base), **changes))
-    with pytest.raises(
-        PortingError, match=f"^{re.escape(f'the dialect article-{base} cannot express {lost}{REMEDY}')}$"
-    ):
+    problem = f"the dialect article-{base} cannot express {losses};"
+    with pytest.raises(PortingError, match=f"^{re.escape(problem)}.*write another dialect"):
         port(original, tmp_path / "out.pt", target_dialect=f"article-{base}")
     assert list(tmp_path.iterdir()) == []
 
@@ -541,7 +497,7 @@ def test_what_the_code_would_not_compute_is_refused(base, changes, lost, make_ch
 @pytest.mark.parametrize(
     "changes", [{"pad_id": None, "residual_dropout": 0.5, "initializer": "bert"}, {"heads": 4, "key_size": 6}]
 )
-def test_what_the_code_takes_as_an_argument_is_written(changes, make_checkpoint, tmp_path):
+def test_arguments_of_the_code_can_have_any_value(changes, make_checkpoint, tmp_path):
     if "heads" in changes:
         changes = {**changes, "value_size": 6}
     original = make_checkpoint(replace(config_of("annotated"), **changes))
@@ -549,20 +505,17 @@ def test_what_the_code_takes_as_an_argument_is_written(changes, make_checkpoint,
     assert read(tmp_path / "out.pt", "annotated", original.config).digest == original.digest
 
 
-# NumPy's files
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "problem"),
     [
-        ("compressed", "member encoder.norm.alpha.npy is compressed; restore the file, or save it again"),
-        ("objects", "encoder.norm.alpha.npy is a pickle; pickles are never read, because they can run any code: save"),
-        ("text", "encoder.norm.alpha.npy has dtype <U3, which no checkpoint has; save the state dict with numpy.savez"),
-        ("neutral", "manifest.json is no array; save the state dict with numpy.savez"),
-        ("no zip", "File is not a zip file; restore the file, or save it again"),
+        ("compressed", "member encoder.norm.alpha.npy is compressed"),
+        ("objects", "encoder.norm.alpha.npy is a pickle; Triglot does not unpickle"),
+        ("text", "encoder.norm.alpha.npy has dtype <U3"),
+        ("neutral", "manifest.json is not an array; save the state dict with numpy.savez"),
+        ("no zip", "File is not a zip file"),
     ],
 )
-def test_an_npz_of_anything_else_is_refused(damage, message, make_checkpoint, tmp_path):
+def test_another_npz_is_refused(damage, problem, make_checkpoint, tmp_path):
     path, name = tmp_path / "run.npz", "encoder.norm.alpha"
     if damage == "compressed":
         np.savez_compressed(path, allow_pickle=True, **{name: np.zeros(1)})
@@ -572,11 +525,11 @@ def test_an_npz_of_anything_else_is_refused(damage, message, make_checkpoint, tm
         path.write_bytes(b"anything")
     else:
         np.savez(path, allow_pickle=True, **{name: np.array(["a", None]) if damage == "objects" else np.array(["abc"])})
-    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot read {path}: {message}')}"):
+    with pytest.raises(PortingError, match=f"^{re.escape(f'cannot read {path}: {problem}')}"):
         read(path, "annotated")
 
 
-def test_fortran_order_is_understood(tmp_path):
+def test_fortran_order_is_read(tmp_path):
     arrays = {name: np.asfortranarray(tensor.detach().numpy()) for name, tensor in make_state_dict("annotated").items()}
     np.savez(tmp_path / "fortran.npz", allow_pickle=False, **arrays)
     save(make_state_dict("annotated"), tmp_path / "plain.npz")
@@ -584,16 +537,13 @@ def test_fortran_order_is_understood(tmp_path):
     assert len(digests) == 1
 
 
-# The command line
-
-
-def test_the_command_line_goes_there_and_back(command, workplace):
+def test_the_command_ports_in_both_directions(command, workplace):
     model = filled(code.Translation(recipe("translation")))
     torch.save(model.state_dict(), "run.pt")
     status, out, error = command("port", "run.pt", "model.npz", "--source-dialect", "article-translation")
     assert (status, error) == (0, "")
-    assert re.search(r"left out embed_x\.pe: it is the table of", out)
-    assert re.search(r"left out embed_y\.pe: it is the table of", out)
+    assert "left out embed_x.pe: Triglot computes" in out
+    assert "left out embed_y.pe: Triglot computes" in out
     assert command("port", "model.npz", "back.pt", "--target-dialect", "article-translation", "--quiet") == (0, "", "")
     back = torch.load("back.pt", weights_only=True)
     code.Translation(recipe("translation")).load_state_dict(back, strict=True)
@@ -602,7 +552,7 @@ def test_the_command_line_goes_there_and_back(command, workplace):
     assert command("inspect", "back.pt", "--source-dialect", "article-translation", "--quiet") == (0, "", "")
 
 
-def test_sizes_come_from_the_command_line(command, workplace):
+def test_the_command_takes_sizes(command, workplace):
     torch.save(make_state_dict("annotated"), "run.pt")
     arguments = ("port", "run.pt", "model.npz", "--source-dialect", "article-annotated", "--quiet")
     assert command(*arguments)[0] == 2
@@ -613,7 +563,7 @@ def test_sizes_come_from_the_command_line(command, workplace):
     assert triglot.load("model.npz").config == config_of("annotated")
 
 
-def test_parity_reads_a_state_dict(command, workplace):
+def test_the_parity_command_reads_a_state_dict(command, workplace):
     torch.save(make_state_dict("annotated"), "run.pt")
     arguments = ("parity", "run.pt", "--config", "annotated-tiny", "--framework", "torch", "--quiet")
     assert command(*arguments, "--source-dialect", "article-annotated") == (0, "", "")

@@ -1,4 +1,4 @@
-"""Checkpoints as folders of transformers: what safetensors gets wrong, what cannot be said, whole or not at all."""
+"""Checkpoints are written as folders of transformers, completely or not at all. Inexpressible models are refused."""
 
 import errno
 import json
@@ -12,22 +12,22 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from triglot import port
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import OutputError, PortingError
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.dialects import huggingface
-from triglot.shared.porting.port import DIALECTS, port
+from triglot.shared.porting.containers import SAFETENSORS
+from triglot.shared.porting.dialects import DIALECTS, huggingface
 
 BERT = recipe("bert-base-tiny")
 ERNIE = replace(recipe("ernie-base-tiny"), masking="exclude", masking_value=None)
-# The same numbers, in another order in memory.
+# The same numbers in another order in memory.
 LAYOUTS = {
     "transposed": lambda array: np.ascontiguousarray(array.T).T,
     "strided": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
     "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
     "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
 }
-REMEDY = "; correct the configuration if the model allows it (config=, or --set on the command line)"
 
 
 def port_out(checkpoint, target):
@@ -35,8 +35,8 @@ def port_out(checkpoint, target):
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "reversed"])
-def test_safetensors_writes_the_memory_of_an_array_whatever_its_order(layout, tmp_path):
-    """The trap. When this fails, safetensors has mended it, and a copy in ``huggingface.write`` may go."""
+def test_safetensors_ignores_the_order_in_memory(layout, tmp_path):
+    """The reason for a copy in ``containers/safetensors.py``, which can go when this test fails."""
     array = np.arange(6.0).reshape(2, 3)
     other = LAYOUTS[layout](array)
     np.testing.assert_array_equal(other, array)
@@ -45,7 +45,7 @@ def test_safetensors_writes_the_memory_of_an_array_whatever_its_order(layout, tm
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_order_in_memory_changes_nothing_in_what_is_written(layout, make_checkpoint, tmp_path):
+def test_the_order_in_memory_does_not_change_the_file(layout, make_checkpoint, tmp_path):
     plain = make_checkpoint(BERT)
     other = Checkpoint(BERT, {name: LAYOUTS[layout](tensor) for name, tensor in plain.tensors.items()})
     port_out(plain, tmp_path / "plain")
@@ -64,11 +64,7 @@ def test_a_tensor_without_axes_is_refused(make_checkpoint, tmp_path):
     port_out(make_checkpoint(BERT), folder)
     path = folder / "model.safetensors"
     save_file({**load_file(path), "pooler.dense.bias": np.zeros((), np.float32)}, path)
-    message = (
-        f"cannot port {folder}: pooler.dense.bias has shape (), expected (24,); the configuration belongs to another "
-        "model"
-    )
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(PortingError, match=r"pooler\.dense\.bias has shape \(\), expected \(24,\)"):
         port(folder)
 
 
@@ -94,7 +90,7 @@ def test_a_tensor_without_axes_is_refused(make_checkpoint, tmp_path):
         {"heads": 24, "key_size": 1, "value_size": 1},
     ],
 )
-def test_what_can_be_expressed_comes_back_as_it_was(changes, family, make_checkpoint, tmp_path):
+def test_an_expressible_model_is_written_and_read(changes, family, make_checkpoint, tmp_path):
     checkpoint = make_checkpoint(replace(family, **changes))
     assert port_out(checkpoint, tmp_path / "out") is checkpoint
     again = port(tmp_path / "out")
@@ -103,7 +99,7 @@ def test_what_can_be_expressed_comes_back_as_it_was(changes, family, make_checkp
 
 
 @pytest.mark.parametrize(
-    ("config", "lost"),
+    ("config", "losses"),
     [
         (recipe("ernie-base-tiny"), "masking 'add' (only 'exclude'), masking_value -10000.0 (only None)"),
         (
@@ -133,14 +129,14 @@ def test_what_can_be_expressed_comes_back_as_it_was(changes, family, make_checkp
         (recipe("dygraph-tiny"), "source_vocabulary 0 (only 1 or more), segments 0 (only 1 or more)"),
     ],
 )
-def test_what_cannot_be_expressed_is_refused_by_name(config, lost, make_checkpoint, tmp_path):
-    message = f"the dialect huggingface cannot express {lost}{REMEDY}"
-    with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+def test_an_inexpressible_model_is_refused_by_its_fields(config, losses, make_checkpoint, tmp_path):
+    problem = f"the dialect huggingface cannot express {losses};"
+    with pytest.raises(PortingError, match=f"^{re.escape(problem)}"):
         port_out(make_checkpoint(config), tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
-# Another value for every field but those that have one value alone.
+# Another value for every field, except those that can have only one.
 OTHERS = {
     **{"hidden_size": 12, "layers": 1, "heads": 2, "key_size": 3, "value_size": 3, "feed_forward_size": 41},
     **{"source_vocabulary": 102, "source_max_length": 38, "segments": 3, "tasks": 3, "position_offset": 1},
@@ -151,20 +147,19 @@ OTHERS = {
     **{"embedding_scale": True, "norm": "scalar_layer_norm", "attention_output_activation": "relu"},
     **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5, "initializer": "prenorm"},
 }
-# An encoder has one value alone for these; ``kind`` itself is refused above.
+# An encoder can have only one value for these. ``kind`` itself is refused above.
 OF_A_DECODER = {
     *("kind", "decoder_layers", "target_vocabulary", "target_max_length", "shared_embeddings", "normalize_memory"),
     *("start_id", "end_id"),
 }
-# What has to change with it for the configuration to be possible.
+# The fields that must change together.
 TOGETHER = {
     "masking": {"masking_value": -1.0},
     "masking_value": {"masking": "fill"},
     "tied_embeddings": {"heads_on_top": ("masked_lm",)},
 }
 
-
-# What transformers cannot say, and the field that is named for it: the one that it derives from the changed one.
+# The fields that transformers cannot express, and the field that the refusal names: one that follows from the former.
 INEXPRESSIBLE = {
     **{"hidden_size": "key_size", "heads": "key_size", "key_size": "key_size", "value_size": "value_size"},
     **{"positions": "positions", "position_offset": "position_offset", "embedding_process": "embedding_process"},
@@ -180,7 +175,7 @@ INEXPRESSIBLE = {
 
 
 @pytest.mark.parametrize("field", OTHERS)
-def test_a_field_comes_back_or_is_refused_but_is_never_lost(field, make_checkpoint, tmp_path):
+def test_a_field_is_kept_or_refused_but_never_lost(field, make_checkpoint, tmp_path):
     config = replace(BERT, **{field: OTHERS[field], **TOGETHER.get(field, {})})
     assert getattr(config, field) != getattr(BERT, field)
     checkpoint = make_checkpoint(config)
@@ -192,12 +187,12 @@ def test_a_field_comes_back_or_is_refused_but_is_never_lost(field, make_checkpoi
         assert port(tmp_path / "out").config == config
 
 
-def test_every_field_is_looked_at():
+def test_every_field_is_tested():
     assert OTHERS.keys() | OF_A_DECODER == BERT.to_dict().keys()
 
 
 def test_a_correction_makes_a_model_expressible(make_checkpoint, tmp_path):
-    """ERNIE's additive mask and the excluding one of transformers are the same model wherever scores are below 1e4."""
+    """ERNIE's additive mask and the excluding mask of transformers are equivalent for scores below 1e4."""
     checkpoint = make_checkpoint("ernie-base-tiny")
     corrected = {"masking": "exclude", "masking_value": None}
     port(checkpoint, tmp_path / "out", target_dialect="huggingface", config=corrected)
@@ -207,12 +202,11 @@ def test_a_correction_makes_a_model_expressible(make_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["a file", "config.json", ".hidden"])
-def test_a_folder_with_something_in_it_is_refused_and_unharmed(content, make_checkpoint, tmp_path):
+def test_a_folder_that_is_not_empty_is_refused_and_not_changed(content, make_checkpoint, tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / content).write_bytes(b"mine")
-    message = f"cannot write {target}: it exists and would be lost; remove it or choose another folder"
-    with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(OutputError, match=f"^{re.escape(f'cannot write {target}: it already exists; remove it')}"):
         port_out(make_checkpoint(BERT), target)
     assert os.listdir(tmp_path) == ["out"]
     assert os.listdir(target) == [content]
@@ -223,8 +217,7 @@ def test_a_file_or_a_broken_link_is_not_replaced_by_a_folder(make_checkpoint, tm
     (tmp_path / "file").write_bytes(b"mine")
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     for name in ("file", "link"):
-        message = f"cannot write {tmp_path / name}: it exists and would be lost; remove it or choose another folder"
-        with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(OutputError, match=f"^cannot write .*{name}: it already exists; remove it"):
             port_out(make_checkpoint(BERT), tmp_path / name)
     assert (tmp_path / "file").read_bytes() == b"mine"
     assert (tmp_path / "link").is_symlink()
@@ -268,7 +261,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("step", ["safetensors", "rename"])
 @pytest.mark.parametrize("kind", FAILURES)
-def test_what_is_interrupted_leaves_nothing_behind(kind, step, make_checkpoint, tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_nothing(kind, step, make_checkpoint, tmp_path, monkeypatch):
     failure, raised, reason = FAILURES[kind]
     checkpoint = make_checkpoint(BERT)
     (tmp_path / "empty").mkdir()
@@ -276,69 +269,69 @@ def test_what_is_interrupted_leaves_nothing_behind(kind, step, make_checkpoint, 
 
     def fail(*arguments, **_):
         if step == "safetensors":
-            save_file(*arguments)  # so half of the work is done
+            arguments[0].write(b"half")
         left.append(len(os.listdir(tmp_path)))
         raise failure
 
-    owner, name = (huggingface, "save_file") if step == "safetensors" else (os, "rename")
-    monkeypatch.setattr(owner, name, fail)
+    if step == "safetensors":
+        monkeypatch.setattr(huggingface, "_CONTAINER", replace(SAFETENSORS, write=fail))
+    else:
+        monkeypatch.setattr(os, "rename", fail)
     for target in (tmp_path / "out", tmp_path / "empty"):
-        message = f"cannot write {target}: {reason}; free space, or choose another target" if reason else "stop"
-        with pytest.raises(raised, match=f"^{re.escape(message)}$"):
+        problem = f"cannot write {target}: {reason}; free space" if reason else "stop"
+        with pytest.raises(raised, match=f"^{re.escape(problem)}"):
             port_out(checkpoint, target)
-    assert left == [2, 2], "there was nothing to be left behind"
+    assert left == [2, 2], "nothing was there to be left behind"
     assert os.listdir(tmp_path) == ["empty"]
     assert os.listdir(tmp_path / "empty") == []
 
 
-def test_a_folder_without_a_place_is_refused(make_checkpoint, tmp_path, monkeypatch):
+def test_a_parent_that_is_not_a_writable_folder_is_refused(make_checkpoint, tmp_path, monkeypatch):
     checkpoint = make_checkpoint(BERT)
     (tmp_path / "file").write_bytes(b"mine")
     closed = tmp_path / "closed"
     closed.mkdir()
-    # Root may write everywhere, and tests run as root in containers: so the answer of the system is given.
+    # Root may write everywhere, and tests run as root in containers, so the system's answer is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.W_OK))
-    for parent, reason in (
-        (tmp_path / "missing", f"the folder {tmp_path / 'missing'} does not exist; create it"),
-        (tmp_path / "file", f"{tmp_path / 'file'} is no folder; choose another one"),
-        (closed, f"the folder {closed} is not writable; choose another one"),
+    for parent, problem in (
+        (tmp_path / "missing", "missing does not exist; create it"),
+        (tmp_path / "file", "file is not a folder"),
+        (closed, "closed is not writable"),
     ):
-        message = f"cannot write {parent / 'out'}: {reason}"
-        with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(OutputError, match=f"^{re.escape(f'cannot write {parent}')}/out: .*{problem}"):
             port_out(checkpoint, parent / "out")
     assert sorted(os.listdir(tmp_path)) == ["closed", "file"]
     assert os.listdir(closed) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "problem"),
     [
-        ("n" * 300, "a name has at most 255 bytes; choose a shorter one"),
-        ("a\0b", "embedded null byte; free space, or choose another target"),
+        ("n" * 300, "its name has 300 bytes, expected at most 255"),
+        ("a\0b", "embedded null byte"),
     ],
 )
-def test_a_name_that_no_folder_can_have_is_refused(name, reason, make_checkpoint, tmp_path):
-    message = f"cannot write {tmp_path / name}: {reason}"
-    with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+def test_an_impossible_name_is_refused(name, problem, make_checkpoint, tmp_path):
+    with pytest.raises(OutputError, match=f"^{re.escape(f'cannot write {tmp_path / name}: {problem}')}"):
         port_out(make_checkpoint(BERT), tmp_path / name)
     assert os.listdir(tmp_path) == []
 
 
 def test_the_folder_is_synced_before_it_gets_its_name(make_checkpoint, tmp_path, monkeypatch):
-    """Only a power failure would show the difference, so the calls are watched."""
+    """Only a power failure would show the difference, so the test records the calls."""
     steps = []
     fsync, rename = os.fsync, os.rename
 
-    def watched_fsync(descriptor):
+    def recording_fsync(descriptor):
         steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
-    def watched_rename(source, target):
+    def recording_rename(source, target):
         steps.append("name")
         rename(source, target)
 
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(os, "rename", watched_rename)
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "rename", recording_rename)
     port_out(make_checkpoint(BERT), tmp_path / "out")
     assert steps == ["file", "file", "folder", "name", "folder"]
 
@@ -351,21 +344,20 @@ def test_the_same_checkpoint_gives_the_same_files(make_checkpoint, tmp_path):
     assert json.loads((tmp_path / "first" / "config.json").read_text())["architectures"] == ["BertModel"]
 
 
-def test_a_dialect_is_known_by_name(make_checkpoint, tmp_path):
+def test_an_unknown_dialect_is_refused(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint(BERT)
-    message = f"^unknown dialect 'onnx'; expected one of {', '.join(DIALECTS)}$"
-    with pytest.raises(PortingError, match=message):
+    problem = f"^dialect is 'onnx'; expected one of {', '.join(DIALECTS)}$"
+    with pytest.raises(PortingError, match=problem):
         port(checkpoint, tmp_path / "out", target_dialect="onnx")
-    with pytest.raises(PortingError, match=message):
+    with pytest.raises(PortingError, match=problem):
         port(checkpoint, source_dialect="onnx")
-    message = "^source_dialect is 'huggingface', but a checkpoint is neutral already; leave it out$"
-    with pytest.raises(PortingError, match=message):
+    with pytest.raises(PortingError, match="source_dialect is 'huggingface', but a checkpoint is always neutral"):
         port(checkpoint, source_dialect="huggingface")
     assert port(checkpoint, source_dialect="neutral") is checkpoint
     assert os.listdir(tmp_path) == []
 
 
-def test_a_source_has_to_be_in_the_dialect_that_is_said(make_checkpoint, tmp_path):
+def test_a_source_in_another_dialect_is_refused(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint(BERT)
     port(checkpoint, tmp_path / "model.npz", target_dialect="neutral")
     port_out(checkpoint, tmp_path / "model")
@@ -374,7 +366,7 @@ def test_a_source_has_to_be_in_the_dialect_that_is_said(make_checkpoint, tmp_pat
         ("model", "huggingface", "neutral", "a neutral checkpoint (.npz)"),
         ("model.npz", "neutral", "huggingface", folder),
     ):
-        message = f"{tmp_path / name} is not in the dialect {wrong}; expected {expected}"
-        with pytest.raises(PortingError, match=f"^{re.escape(message)}$"):
+        problem = f"{tmp_path / name} is not in the dialect {wrong}; expected {expected}"
+        with pytest.raises(PortingError, match=f"^{re.escape(problem)}$"):
             port(tmp_path / name, source_dialect=wrong)
         assert port(tmp_path / name, source_dialect=right).digest == checkpoint.digest
