@@ -37,7 +37,7 @@ def test_pytorch_uses_the_mapped_file_unless_it_converts(dtype, shared, saved):
     starts = [tensor.ctypes.data for tensor in loaded.tensors.values()]
     start, end = min(starts), max(starts) + path.stat().st_size
     assert end - start < 2 * path.stat().st_size
-    parameters = dict(model.transformer.named_parameters())  # pyright: ignore[reportAttributeAccessIssue]
+    parameters = dict(model.backend.transformer.named_parameters())
     assert parameters.keys() == loaded.tensors.keys()
     for name, parameter in parameters.items():
         assert (parameter.data_ptr() == loaded.tensors[name].ctypes.data) == shared, name

@@ -91,7 +91,7 @@ def test_a_training_starts_from_the_weights_of_a_checkpoint(run, workplace):
     ("arguments", "pattern"),
     [
         (("bert-base-tiny",), "kind 'encoder'.*translation task.*expected"),
-        (("nothing",), "'nothing'.*neither a recipe nor a path"),
+        (("nothing",), "'nothing'.*neither a recipe nor an existing path"),
         (("translation-tiny", "--steps", "0"), "'--steps'.*greater than or equal to 1"),
         (("translation-tiny", "--rate", "7"), r"rate.*7\.0.*expected a number above 0"),
         (("translation-tiny", "--samples-per-epoch", "3"), "samples_per_epoch.*3.*expected at least"),
@@ -101,7 +101,7 @@ def test_a_training_starts_from_the_weights_of_a_checkpoint(run, workplace):
         (("translation-tiny", "--plot", "curves.txt"), "cannot draw curves.txt.*expected.*png"),
         (("translation-tiny", "--resume", "plain.npz"), "plain.npz holds no training.*MODEL"),
         (("translation-tiny", "--resume", "missing.npz"), "missing.npz.*checkpoint"),
-        (("nonsense", "--resume", "trained.npz"), "'nonsense'.*neither a recipe nor a path"),
+        (("nonsense", "--resume", "trained.npz"), "'nonsense'.*neither a recipe nor an existing path"),
         (("translation", "--resume", "trained.npz"), "trained.npz is not a translation.*recipe"),
         (("translation-tiny", "--resume", "trained.npz", "--rate", "0.1"), r"rate 0\.002, not 0\.1.*plan"),
         (("translation-tiny", "--resume", "trained.npz", "--steps", "1"), "steps is 1.*expected more than"),

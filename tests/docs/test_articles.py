@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from triglot import impls
+from triglot import impls, port
 from triglot.parity.budgets import NOISE_RUNS, budget, noise_in
 from triglot.parity.truth import Reference
 from triglot.shared import inputs
@@ -19,7 +19,6 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model.named_values import ATTENDED, AVERAGED, OUTPUT
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.port import port
 
 CODE = {
     "translation": "Translation",

@@ -13,8 +13,7 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.shared.checkpoint import checkpoint as checkpoints
-from triglot.shared.checkpoint import npz
+from triglot.shared.checkpoint import checksums, npz
 from triglot.shared.model.recipes import recipe
 
 TINY = recipe("bert-base-tiny")
@@ -49,7 +48,7 @@ def refused(error, message):
         (
             lambda: triglot.port("minilm", source_dialect="huggingface"),
             triglot.PortingError,
-            "minilm is a recipe, which is in no dialect; leave the dialect out",
+            "minilm is a recipe, and recipes have no dialect; omit the dialect",
         ),
     ],
 )
@@ -134,7 +133,7 @@ def test_extreme_masking_values(masking, value, framework, make_checkpoint, chec
         ),
         ({"embeddings.token.weight": "a" * 201}, "source_names of embeddings.token.weight is 'aaa"),
         ({"embeddings.token.weight": "{["}, "source_names of embeddings.token.weight is '{['; expected a name"),
-        ({"no.tensor": "a"}, "source_names has 'no.tensor', which is no tensor; leave it out"),
+        ({"no.tensor": "a"}, "source_names has 'no.tensor', which is not a tensor"),
     ],
 )
 def test_source_names_that_no_file_can_hold_are_refused(source_names, message, make_checkpoint):
@@ -146,13 +145,13 @@ def test_two_threads_may_verify_a_tensor_at_once(make_checkpoint, tmp_path, monk
     triglot.save(make_checkpoint(TINY), tmp_path / "model.npz")
     loaded = triglot.load(tmp_path / "model.npz")
     tensors = cast("Any", loaded.tensors)
-    digest_of = checkpoints._sha256
+    digest_of = checksums.sha256
 
     def finish_in_another_thread(tensor):
-        tensors.unverified.clear()
+        tensors._unverified.clear()
         return digest_of(tensor)
 
-    monkeypatch.setattr(checkpoints, "_sha256", finish_in_another_thread)
+    monkeypatch.setattr(checksums, "sha256", finish_in_another_thread)
     assert loaded.tensors["embeddings.token.weight"].shape == (101, 24)
 
 
@@ -193,8 +192,9 @@ def test_sharded_weights_are_refused(command, workplace):
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
     Path("model/model.safetensors.index.json").write_text("{}")
-    message = "model holds sharded weights, which are not read; save the model as one file"
-    assert command("port", "model", "model.npz") == (2, "", f"triglot: {message}\n")
+    code, out, err = command("port", "model", "model.npz")
+    assert (code, out) == (2, "")
+    assert err.startswith("triglot: model holds sharded weights; expected a single model.safetensors")
 
 
 def test_config_json_of_transformers_is_refused(command, workplace):
@@ -207,7 +207,7 @@ def test_link_to_an_empty_folder_is_not_overwritten(make_checkpoint, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
     checkpoint = make_checkpoint(TINY)
-    with refused(triglot.OutputError, f"cannot write {tmp_path / 'link'}: it exists and would be lost; remove it"):
+    with refused(triglot.OutputError, f"cannot write {tmp_path / 'link'}: it already exists; remove it"):
         triglot.port(checkpoint, tmp_path / "link", target_dialect="huggingface")
     assert os.listdir(tmp_path / "empty") == []
 
@@ -229,7 +229,7 @@ def test_model_beyond_the_memory_is_refused(command, workplace):
 def test_empty_model_name_is_refused(command, workplace):
     code, out, err = command("inspect", "")
     assert (code, out) == (2, "")
-    assert err.startswith("triglot: '' is neither a recipe nor a path; give a checkpoint")
+    assert err.startswith("triglot: '' is neither a recipe nor an existing path; give a checkpoint")
 
 
 def test_escape_sequences_are_not_printed(command, workplace):

@@ -367,6 +367,6 @@ def test_an_unsupported_dtype_is_refused(dtype, safetensors_name, make_model):
     change_tensors(folder, lambda t: {**t, "bert.pooler.dense.bias": t["bert.pooler.dense.bias"].astype(dtype)})
     with safe_open(path, framework="numpy") as file:
         assert file.get_slice("bert.pooler.dense.bias").get_dtype() == safetensors_name
-    message = f"{re.escape(str(path))}.*bert.pooler.dense.bias.*{safetensors_name}.*F64, F32, F16, BF16"
-    with pytest.raises(PortingError, match=message):
+    problem = f"is {safetensors_name}" if safetensors_name in ("C64", "F8_E4M3") else f"has dtype {np.dtype(dtype)}"
+    with pytest.raises(PortingError, match=f"{re.escape(str(folder))}.*bert.pooler.dense.bias {problem}.*expected one of"):
         port(folder)
