@@ -165,7 +165,7 @@ def test_damaged_numbers_are_noticed_when_they_are_verified(saved):
 
 def test_a_wrong_verify_is_refused(saved):
     with pytest.raises(CheckpointError, match="verify is 'all'; expected one of open, touched, full"):
-        checkpoint.load(saved[1], "all")
+        checkpoint.load(saved[1], "all")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -368,5 +368,5 @@ def test_an_unsupported_dtype_is_refused(dtype, safetensors_name, make_model):
     with safe_open(path, framework="numpy") as file:
         assert file.get_slice("bert.pooler.dense.bias").get_dtype() == safetensors_name
     problem = f"is {safetensors_name}" if safetensors_name in ("C64", "F8_E4M3") else f"has dtype {np.dtype(dtype)}"
-    with pytest.raises(PortingError, match=f"{re.escape(str(folder))}.*bert.pooler.dense.bias {problem}.*expected one of"):
+    with pytest.raises(PortingError, match=f"bert.pooler.dense.bias {problem}.*expected one of"):
         port(folder)
