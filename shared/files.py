@@ -115,9 +115,7 @@ def _check_parent(path: Path) -> None:
     try:
         length = len(os.fsencode(path.name))
     except UnicodeEncodeError as error:
-        raise OutputError(
-            f"cannot write {str(path)!r}: no file can have that name; choose another one"
-        ) from error
+        raise OutputError(f"cannot write {str(path)!r}: no file can have that name; choose another one") from error
     if length > _LONGEST_NAME:
         raise OutputError(
             f"cannot write {path}: its name has {length} bytes, expected at most {_LONGEST_NAME}; shorten it"
