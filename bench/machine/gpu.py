@@ -1,22 +1,25 @@
-"""What only a GPU has: whether it is there, its own clock, and its memory. ``loaded``: the modules of the process."""
+"""What only a GPU has: whether a framework finds it, its own clock, and its memory.
+
+``loaded`` is ``sys.modules``, so that this module imports no framework itself.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from triglot.shared.errors import BenchError
 
-_MEBIBYTE = 2**20
+from .memory import MEBIBYTE
 
 
 class DeviceMissingError(BenchError):
-    """A framework does not find the device that it is asked to compute on."""
+    """A framework does not find the device that it should compute on."""
 
 
-def check(framework: str, device: str, loaded: Mapping[str, Any]) -> None:
-    """Refuse a device that a framework does not find, before it says so in words of its own.
+def check_device(framework: str, device: str, loaded: Mapping[str, Any]) -> None:
+    """Refuse a device that a framework does not find, with the same message for every framework.
 
     Raises:
-        DeviceMissingError: names the framework.
+        DeviceMissingError: the framework does not find the device.
     """
     if device != "cpu" and not _finds(framework, device, loaded):
         raise DeviceMissingError(f"{framework} finds no {device} device; choose --device cpu")
@@ -34,43 +37,42 @@ def _finds(framework: str, device: str, loaded: Mapping[str, Any]) -> bool:
 
 
 class DeviceClock:
-    """Two events of a queue: the device notes the time when it comes to each of them.
+    """Two events in the queue of a device, which records the time when it reaches each of them.
 
-    So it measures from the first work of a call to the last, without the host's wait, but with the gaps in which the
-    device waits for the host to give it more to do.
+    The time between them runs from the first work of a call to the last. It excludes the host's wait for the results,
+    but includes gaps in which the device waits for work from the host.
     """
 
     def __init__(self, before: Any, after: Any) -> None:
         self._before, self._after = before, after
 
     def start(self) -> None:
-        """Before the first work of a call is put into the queue."""
+        """Put the first event into the queue, before the work of a call."""
         self._before.record()
 
     def stop(self) -> None:
-        """Behind the last, before anybody waits for it: later, the wait itself would be measured."""
+        """Put the second event behind the work. Call this before waiting, or the wait is measured too."""
         self._after.record()
 
     def milliseconds(self) -> float:
-        """What the device took from one to the other, once it has come to both."""
+        """Return the time between the events, once the device has reached both."""
         return float(self._before.elapsed_time(self._after))
 
 
 def clock(framework: str, device: str, loaded: Mapping[str, Any]) -> DeviceClock | None:
-    """The clock of a device; None on a CPU, and in JAX, which shows no events."""
+    """Return the clock of a device; None on a CPU, and in JAX, which has no events."""
     if device == "cpu" or framework not in ("torch", "paddle"):
         return None
-    # CUDA's clock has a resolution of half a microsecond.
     cuda = loaded["torch"].cuda if framework == "torch" else loaded["paddle"].device.cuda
-    return DeviceClock(*(cuda.Event(enable_timing=True) for _ in range(2)))
+    return DeviceClock(*(cuda.Event(enable_timing=True) for _ in range(2)))  # resolution: half a microsecond
 
 
 def peak_mb(framework: str, device: str, loaded: Mapping[str, Any]) -> float | None:
-    """The most memory that the framework held on the device, in mebibytes; None on a CPU."""
+    """Return the most memory in MiB that the framework held on the device; None on a CPU."""
     if device == "cpu":
         return None
     if framework == "jax":
         statistics: dict[str, int] = loaded["jax"].devices(device)[0].memory_stats() or {}
-        return statistics.get("peak_bytes_in_use", 0) / _MEBIBYTE
+        return statistics.get("peak_bytes_in_use", 0) / MEBIBYTE
     cuda = loaded["torch"].cuda if framework == "torch" else loaded["paddle"].device.cuda
-    return cuda.max_memory_allocated() / _MEBIBYTE
+    return cuda.max_memory_allocated() / MEBIBYTE

@@ -1,48 +1,58 @@
-"""The state of the machine while something is timed: a busy one gives numbers that mean little, and says so."""
+"""How busy the machine is while something is timed. Times from a busy machine mean little, and the report says so."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+
+BUSY = 0.1  # processors that other processes may use before the machine counts as busy
+STEADY = 1.2  # slow rounds over fast ones; a neighbour on the same physical core makes it 1.5 without raising the load
 
 _STATISTICS = Path("/proc/stat")
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-BUSY = 0.1  # processors that others may use before a run is called noisy
-STEADY = 1.2  # how much slower a slow round may be; a neighbour on the same processor makes it 1.5, and leaves no trace
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Seconds of all processors that were in use up to now, ours included, and the time; None where it is not known."""
+    """The time, and the seconds that all processors were in use until then; None if the system does not say."""
 
     busy: float | None
     time: float
 
     @classmethod
     def now(cls) -> "Moment":
-        """Read it."""
+        """Read both."""
         return cls(_busy_seconds(), monotonic())
 
 
-def others(before: Moment, after: Moment, ours: float) -> float | None:
-    """How many processors others used between two moments, when our own work took ``ours`` seconds of them."""
+@dataclass(frozen=True)
+class MachineState:
+    """Load averages, frequency of the first processor, and number of processes; None if the system does not say."""
+
+    load_average: list[float] | None = None
+    frequency_mhz: float | None = None
+    processes: int | None = None
+
+    @classmethod
+    def now(cls) -> "MachineState":
+        """Read the current state."""
+        frequency = int(_FREQUENCY.read_text()) / 1000 if _FREQUENCY.is_file() else None
+        load = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+        return cls(load, frequency, _processes())
+
+
+def used_by_others(before: Moment, after: Moment, own_seconds: float) -> float | None:
+    """Return how many processors other processes used between two moments.
+
+    ``own_seconds`` is the processor time that the benchmark itself used.
+    """
     if before.busy is None or after.busy is None or after.time <= before.time:
         return None
-    return max(0.0, (after.busy - before.busy - ours) / (after.time - before.time))
-
-
-def state() -> dict[str, Any]:
-    """Load and frequency, as far as they can be read."""
-    frequency = None
-    if _FREQUENCY.is_file():
-        frequency = int(_FREQUENCY.read_text()) / 1000
-    load = os.getloadavg() if hasattr(os, "getloadavg") else None
-    return {"load_average": list(load) if load else None, "frequency_mhz": frequency, "processes": _processes()}
+    return max(0.0, (after.busy - before.busy - own_seconds) / (after.time - before.time))
 
 
 def processors(count: int) -> list[int]:
-    """The processors that every worker is confined to: the first ``count`` of those that this process may use."""
+    """Return the processors to which every worker is confined: the first ``count`` that this process may use."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     return sorted(os.sched_getaffinity(0))[:count]
@@ -56,5 +66,4 @@ def _busy_seconds() -> float | None:
 
 
 def _processes() -> int | None:
-    processes = Path("/proc")
-    return sum(entry.name.isdigit() for entry in processes.iterdir()) if _STATISTICS.is_file() else None
+    return sum(entry.name.isdigit() for entry in Path("/proc").iterdir()) if _STATISTICS.is_file() else None

@@ -1,4 +1,4 @@
-"""Memory of a process and of the machine. Light to import: an idle worker is measured with it."""
+"""Memory of a process and of the machine. Light to import, because idle workers are measured with it."""
 
 import ctypes
 import resource
@@ -10,31 +10,31 @@ _PROCESS = Path("/proc/self/status")
 
 
 def resident() -> int:
-    """Bytes of memory that the process has now."""
+    """Return the bytes of memory that the process holds now."""
     return _status("VmRSS")
 
 
-def most_resident() -> int:
-    """The most bytes of memory that it had. What ``getrusage`` says may be the peak of the process that started it."""
+def peak_resident() -> int:
+    """Return the most bytes that the process has held. ``getrusage`` may return the peak of its parent instead."""
     return _status("VmHWM")
 
 
 def give_back() -> None:
-    """Give what is free back to the system, where glibc manages memory: it keeps much, and may be told to keep all."""
+    """Return free memory to the system. glibc keeps much of it, and workers tell it to keep everything."""
     library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):  # glibc's
+    if hasattr(library, "malloc_trim"):  # only glibc has it
         library.malloc_trim(0)
 
 
 def available_mb() -> float:
-    """The mebibytes of the machine that are free to be taken; infinite where that is not known."""
+    """Return the free memory of the machine in MiB; infinite if the system does not say."""
     if not _MACHINE.is_file():
         return float("inf")
     return _kibibytes(_MACHINE, "MemAvailable") / 1024
 
 
 def _status(name: str) -> int:
-    if not _PROCESS.is_file():  # another system
+    if not _PROCESS.is_file():  # not Linux
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return _kibibytes(_PROCESS, name) * 1024
 

@@ -1,7 +1,7 @@
-"""What the hardware can do here: the fastest matrix product and memory copy that any framework reaches on the threads.
+"""The roofline: the fastest matrix product and memory copy that any framework reaches on this machine.
 
-Measured in the same run as the cases, in one process per framework: ``python -m triglot.bench.machine.roofline``.
-Useful work over the best product is the share of the roofline that a case reaches.
+Both are measured in the same run as the cases, in one process per framework:
+``python -m triglot.bench.machine.roofline``.
 """
 
 import importlib
@@ -10,162 +10,190 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from triglot import impls
-from triglot.bench.run.settings import ALLOCATORS, SHARED_DEVICE, Settings
+from triglot.bench.run.settings import Settings
 from triglot.shared.environment import thread_settings
 
-from . import gpu
-from . import load as machine
+from . import gpu, load
 
-# Rows and columns of the matrices: large enough that the product is all that counts. A GPU multiplies those of a CPU in
-# the time that it takes to ask for it.
+# Rows and columns of the matrices, large enough that the product dominates. A GPU multiplies matrices of the CPU's size
+# in less time than it takes to launch the product.
 SIZES = {"cpu": 2048, "cuda": 8192}
-COPIED = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}  # numbers that are copied: more than any cache holds
+COPIED = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}  # numbers that are copied, more than any cache holds
 SECONDS = 0.4
-FEWEST = 2
+FEWEST_CALLS = 2
 
 
-def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> dict[str, Any]:
-    """The best of every framework: {"gflops", "copy_gb_per_s"}, and what each reached, or why it could not.
+@dataclass(frozen=True)
+class FrameworkSpeed:
+    """What one framework reached, or why it did not. ``missing``: it does not find the device."""
 
-    In the surroundings of an arm: the same processors, the same allocator, the same limit of time.
-    """
-    found: dict[str, Any] = {}
-    surroundings = {**os.environ, **thread_settings(threads), **ALLOCATORS[settings.allocator], **SHARED_DEVICE}
-    where = json.dumps(machine.processors(threads))
+    gflops: float | None = None
+    copy_gb_per_s: float | None = None
+    failure: str | None = None
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What the hardware can do: the best of all frameworks, or None where none gave a number."""
+
+    dtype: str
+    device: str
+    threads: int
+    size: int | None
+    gflops: float | None
+    copy_gb_per_s: float | None
+    frameworks: Mapping[str, FrameworkSpeed]
+
+    def share(self, useful_gflops: float | None) -> float | None:
+        """Return the share of the roofline that useful work reaches; None if either is not known."""
+        return useful_gflops / self.gflops if useful_gflops and self.gflops else None
+
+    def fastest(self) -> list[str]:
+        """Return the frameworks that were fastest, at products or at copies."""
+        speeds = {name: speed for name, speed in self.frameworks.items() if speed.failure is None}
+        if not speeds:
+            return []
+        products = max(speeds, key=lambda name: speeds[name].gflops or 0.0)
+        copies = max(speeds, key=lambda name: speeds[name].copy_gb_per_s or 0.0)
+        return sorted({products, copies})
+
+    def combined_with(self, earlier: "Roofline | None") -> "Roofline":
+        """Return the best of two measurements. A slow moment does not show what the hardware can do."""
+        if earlier is None:
+            return self
+        return replace(
+            self,
+            gflops=_largest([earlier.gflops, self.gflops]),
+            copy_gb_per_s=_largest([earlier.copy_gb_per_s, self.copy_gb_per_s]),
+            frameworks={**earlier.frameworks, **self.frameworks},
+        )
+
+
+def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> Roofline:
+    """Measure every framework under the conditions of an arm: the same processors, allocator and time limit."""
+    speeds: dict[str, FrameworkSpeed] = {}
+    variables = {**os.environ, **thread_settings(threads), **settings.worker_variables()}
+    processors = json.dumps(load.processors(threads))
     for framework in frameworks:
-        command = [sys.executable, "-P", "-m", "triglot.bench.machine.roofline", framework, dtype, device, where]
-        limit = settings.time_limit
+        command = [sys.executable, "-P", "-m", "triglot.bench.machine.roofline", framework, dtype, device, processors]
         try:
-            result = subprocess.run(
-                command, check=False, capture_output=True, text=True, env=surroundings, timeout=limit
+            process = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=variables, timeout=settings.time_limit
             )
         except subprocess.TimeoutExpired:
-            found[framework] = {"failure": f"no answer within {limit:g} s"}
+            speeds[framework] = FrameworkSpeed(failure=f"no answer within {settings.time_limit:g} s")
             continue
         try:
-            reached = json.loads(result.stdout.splitlines()[-1])
-            if reached.get("missing"):
-                found[framework] = reached
-                continue
-            found[framework] = {name: float(reached[name]) for name in ("gflops", "copy_gb_per_s")}
+            speeds[framework] = _parse(json.loads(process.stdout.splitlines()[-1]))
         except (AttributeError, LookupError, ValueError, TypeError):
-            words = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
-            found[framework] = {"failure": words[-1]}
-    reached = [one for one in found.values() if "failure" not in one]
-    return {
-        "dtype": dtype,
-        "device": device,
-        "threads": threads,
-        "size": SIZES[device],
-        "gflops": max((one["gflops"] for one in reached), default=None),
-        "copy_gb_per_s": max((one["copy_gb_per_s"] for one in reached), default=None),
-        "frameworks": found,
-    }
+            errors = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+            speeds[framework] = FrameworkSpeed(failure=errors[-1])
+    return Roofline(
+        dtype,
+        device,
+        threads,
+        SIZES[device],
+        gflops=_largest([speed.gflops for speed in speeds.values()]),
+        copy_gb_per_s=_largest([speed.copy_gb_per_s for speed in speeds.values()]),
+        frameworks=speeds,
+    )
 
 
-def better(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, Any]:
-    """The best of two measurements, of products and of copies: a slow moment is not what the hardware can do."""
-    if before is None:
-        return after
-    best = {
-        name: max((one[name] for one in (before, after) if one[name]), default=None)
-        for name in ("gflops", "copy_gb_per_s")
-    }
-    return {**after, **best, "frameworks": before["frameworks"] | after["frameworks"]}
+def _parse(answer: Mapping[str, Any]) -> FrameworkSpeed:
+    if answer.get("missing"):
+        return FrameworkSpeed(failure=str(answer["failure"]), missing=True)
+    return FrameworkSpeed(float(answer["gflops"]), float(answer["copy_gb_per_s"]))
 
 
-def fastest(measured: dict[str, Any]) -> list[str]:
-    """The frameworks that reached most, in products or in copies."""
-    reached = {name: one for name, one in measured["frameworks"].items() if "failure" not in one}
-    names = ("gflops", "copy_gb_per_s")
-    return sorted({max(reached, key=lambda name: reached[name][what]) for what in names}) if reached else []
+def _largest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value), default=None)
 
 
-def _best(call: Callable[[], Any]) -> float:
-    """The shortest of the calls of ``SECONDS``, in seconds."""
+def _shortest_call(call: Callable[[], Any]) -> float:
+    """Return the seconds of the shortest call, of those that fit into ``SECONDS``."""
     call()
     seconds: list[float] = []
     end = time.perf_counter() + SECONDS
-    while len(seconds) < FEWEST or time.perf_counter() < end:
+    while len(seconds) < FEWEST_CALLS or time.perf_counter() < end:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
-def _torch(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _torch_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     torch: Any = importlib.import_module("torch")
-
     a, b = (torch.randn(SIZES[device], SIZES[device], device=device).to(getattr(torch, dtype)) for _ in range(2))
     source = torch.ones(COPIED[device], device=device)
     target = torch.empty_like(source)
-
-    def waiting(compute: Callable[[], Any]) -> Callable[[], Any]:
-        def call() -> None:
-            compute()
-            if device == "cuda":
-                torch.cuda.synchronize()
-
-        return call
-
-    return waiting(lambda: a @ b), waiting(lambda: target.copy_(source))
+    wait = torch.cuda.synchronize if device == "cuda" else None
+    return _then(lambda: a @ b, wait), _then(lambda: target.copy_(source), wait)
 
 
-def _paddle(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _paddle_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     paddle: Any = importlib.import_module("paddle")
-
     paddle.set_device("gpu" if device == "cuda" else "cpu")
     a, b = (paddle.randn([SIZES[device], SIZES[device]]).astype(dtype) for _ in range(2))
     source = paddle.ones([COPIED[device]])
-
-    def waiting(compute: Callable[[], Any]) -> Callable[[], Any]:
-        def call() -> None:
-            compute()
-            if device == "cuda":
-                paddle.device.synchronize()
-
-        return call
-
-    return waiting(lambda: paddle.matmul(a, b)), waiting(lambda: paddle.assign(source))
+    wait = paddle.device.synchronize if device == "cuda" else None
+    return _then(lambda: paddle.matmul(a, b), wait), _then(lambda: paddle.assign(source), wait)
 
 
-def _jax(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _then(compute: Callable[[], Any], wait: Callable[[], Any] | None) -> Callable[[], None]:
+    """Return a call that computes and, on a GPU, waits."""
+
+    def call() -> None:
+        compute()
+        if wait is not None:
+            wait()
+
+    return call
+
+
+def _jax_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     jax: Any = importlib.import_module("jax")
     jnp: Any = jax.numpy
-
     jax.config.update("jax_enable_x64", dtype == "float64")
-    on = jax.devices(device)[0]
+    target = jax.devices(device)[0]
     shape = (SIZES[device], SIZES[device])
-    a, b = (jax.device_put(jax.random.normal(jax.random.key(i), shape).astype(dtype), on) for i in range(2))
-    source = jax.device_put(jnp.ones(COPIED[device], jnp.float32), on)
+    a, b = (jax.device_put(jax.random.normal(jax.random.key(i), shape).astype(dtype), target) for i in range(2))
+    source = jax.device_put(jnp.ones(COPIED[device], jnp.float32), target)
     product, copy = jax.jit(partial(jnp.matmul, precision="highest")), jax.jit(jnp.negative)
     return (lambda: jax.block_until_ready(product(a, b))), (lambda: jax.block_until_ready(copy(source)))
 
 
-_CALLS = dict(zip(impls.FRAMEWORKS, (_torch, _paddle, _jax), strict=True))
+# For each framework: a matrix product and a memory copy, from dtype and device.
+_CALLS: dict[str, Callable[[str, str], tuple[Callable[[], Any], Callable[[], Any]]]] = {
+    "torch": _torch_calls,
+    "paddle": _paddle_calls,
+    "jax": _jax_calls,
+}
 
 
 def main() -> None:
-    """Print what the framework, the dtype and the device that are asked for reach."""
+    """Measure one framework and print the result as JSON."""
     framework, dtype, device, processors = sys.argv[1:]
     importlib.import_module(framework)
     try:
-        gpu.check(framework, device, sys.modules)
+        gpu.check_device(framework, device, sys.modules)
     except gpu.DeviceMissingError as error:
         print(json.dumps({"failure": str(error), "missing": True}))  # noqa: T201
         return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, json.loads(processors))
     product, copy = _CALLS[framework](dtype, device)
-    # A copy reads and writes each of its four bytes.
-    work, moved = 2 * SIZES[device] ** 3, 2 * 4 * COPIED[device]
-    found = {"gflops": work / _best(product) / 1e9, "copy_gb_per_s": moved / _best(copy) / 1e9}
-    print(json.dumps(found))  # noqa: T201
+    operations, copied_bytes = 2 * SIZES[device] ** 3, 2 * 4 * COPIED[device]  # a copy reads and writes float32
+    speeds = {
+        "gflops": operations / _shortest_call(product) / 1e9,
+        "copy_gb_per_s": copied_bytes / _shortest_call(copy) / 1e9,
+    }
+    print(json.dumps(speeds))  # noqa: T201
 
 
 if __name__ == "__main__":

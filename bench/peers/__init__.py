@@ -1,1 +1,1 @@
-"""The stock encoders of the frameworks, given the same weights: what users would take if there were no Triglot."""
+"""The peers: stock encoders of the frameworks with the same weights, which users would otherwise choose."""

@@ -1,4 +1,4 @@
-"""An encoder of the parts that Flax NNX brings: ``nnx.MultiHeadAttention``, ``nnx.Linear``, ``nnx.LayerNorm``."""
+"""An encoder made of Flax NNX's own ``nnx.MultiHeadAttention``, ``nnx.Linear`` and ``nnx.LayerNorm``, as an arm."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import BETAS, EPSILON
 
-from .names import table
+from .names import encoder_names
 
 _LINEAR = (
     *((f"attention.{name}", f"attention.{name}") for name in ("query", "key", "value")),
@@ -32,7 +32,7 @@ _NORMS = (("post_attention.norm", "attention_norm"), ("post_feed_forward.norm", 
 
 
 class Layer(nnx.Module):
-    """Attention and feed-forward, each with a residual connection and a norm behind it."""
+    """Attention and feed-forward, each followed by a residual connection and a norm."""
 
     def __init__(self, config: ModelConfig, dtype: Any, rngs: nnx.Rngs) -> None:
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
@@ -77,15 +77,15 @@ class Encoder(nnx.Module):
         return {"output": x} | ({"pooler": jnp.tanh(self.pooler(x[:, 0]))} if self.has_pooler else {})
 
 
-class Prepared:
-    """The encoder, compiled with what is asked of it, its inputs, and what it is to learn."""
+class NnxArm:
+    """The compiled encoder and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         device = jax.devices(case.cell.device)[0]
         self.config, self.workload = checkpoint.config, case.cell.workload
         positions = len(checkpoint.tensors["embeddings.position.weight"])
         dtype = getattr(jnp, case.cell.dtype)
-        # Shapes only: to compile what draws the first numbers takes two seconds.
+        # Only shapes, because compiling the random initialisation takes two seconds.
         model = nnx.eval_shape(lambda: Encoder(checkpoint.config, positions, dtype, nnx.Rngs(0)))
         _load(model, checkpoint)
         graph, parameters = nnx.split(model)
@@ -93,16 +93,16 @@ class Prepared:
         optimizer = optax.adam(PLAN.rate, *BETAS, EPSILON)
         self.state = jax.device_put(optimizer.init(self.parameters), device) if self.workload == "training" else None
 
-        def forward(parameters: Any, given: Any) -> dict[str, JaxArray]:
-            return nnx.merge(graph, parameters)(*given[:3])
+        def forward(parameters: Any, inputs: Any) -> dict[str, JaxArray]:
+            return nnx.merge(graph, parameters)(*inputs[:3])
 
-        def loss(parameters: Any, given: Any) -> JaxArray:
-            *_, valid, teacher = given
-            difference = jnp.where(valid[:, :, None], forward(parameters, given)["output"] - teacher, 0.0)
+        def loss(parameters: Any, inputs: Any) -> JaxArray:
+            *_, valid, teacher = inputs
+            difference = jnp.where(valid[:, :, None], forward(parameters, inputs)["output"] - teacher, 0.0)
             return jnp.square(difference).sum() / (valid.sum() * teacher.shape[-1])
 
-        def step(parameters: Any, state: Any, given: Any) -> tuple[JaxArray, Any, Any]:
-            value, gradients = jax.value_and_grad(loss)(parameters, given)
+        def step(parameters: Any, state: Any, inputs: Any) -> tuple[JaxArray, Any, Any]:
+            value, gradients = jax.value_and_grad(loss)(parameters, inputs)
             changes, state = optimizer.update(gradients, state, parameters)
             return value, optax.apply_updates(parameters, changes), state
 
@@ -117,14 +117,14 @@ class Prepared:
     def call(self) -> list[Any]:
         """Compute every batch."""
         with jax.default_matmul_precision("highest"):
-            return [self._compute(given) for given in self.inputs]
+            return [self._compute(inputs) for inputs in self.inputs]
 
     def wait(self, results: list[Any]) -> None:
-        """Wait until they are there."""
+        """Wait until the results are finished."""
         jax.block_until_ready(results)
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return what the first call returned for the first batch."""
         if self.workload == "forward":
             return {name: np.asarray(value, np.float32) for name, value in results[0].items()}
         if self.workload == "forward+backward":
@@ -133,21 +133,18 @@ class Prepared:
         first = _canonical(self.config, optax.tree.get(self.state, "mu"))
         return name_first_step(results[0], first, _canonical(self.config, self.parameters))
 
-    def _compute(self, given: Any) -> Any:
+    def _compute(self, inputs: Any) -> Any:
         if self.workload == "forward":
-            return self.forward(self.parameters, given)
+            return self.forward(self.parameters, inputs)
         if self.workload == "forward+backward":
-            return self.gradients(self.parameters, given)
-        value, self.parameters, self.state = self.step(self.parameters, self.state, given)
+            return self.gradients(self.parameters, inputs)
+        value, self.parameters, self.state = self.step(self.parameters, self.state, inputs)
         return float(value)
 
 
-prepare = Prepared
-
-
 def _names(config: ModelConfig) -> dict[str, str]:
-    """Canonical names to the paths of Flax; its kernels are (in, out), as ours, with an axis of their own for heads."""
-    return table(config, _LINEAR, _NORMS, layer="layers", leaves=("embedding", "kernel", "scale"))
+    """Map canonical names to the paths of Flax. Its kernels are (in, out) too, but have an extra axis for heads."""
+    return encoder_names(config, _LINEAR, _NORMS, layer="layers", leaves=("embedding", "kernel", "scale"))
 
 
 def _by_path(state: Any) -> dict[str, Any]:
@@ -158,16 +155,16 @@ def _load(model: Encoder, checkpoint: Checkpoint) -> None:
     variables = _by_path(nnx.state(model, nnx.Param))
     names = _names(checkpoint.config)
     assert set(names.values()) == set(variables), set(names.values()) ^ set(variables)
-    for ours, theirs in names.items():
-        value = variables[theirs].get_value()
-        array = np.asarray(checkpoint.tensors[ours], np.float32).reshape(value.shape)
-        variables[theirs].set_value(jnp.asarray(array, value.dtype))
+    for name, path in names.items():
+        value = variables[path].get_value()
+        array = np.asarray(checkpoint.tensors[name], np.float32).reshape(value.shape)
+        variables[path].set_value(jnp.asarray(array, value.dtype))
 
 
 def _canonical(config: ModelConfig, state: Any) -> dict[str, Array]:
-    """What stands at the paths of Flax, by our names."""
+    """Return a state of Flax as arrays under the canonical names."""
     variables, shapes = _by_path(state), schema.parameters(config)
     return {
-        ours: np.asarray(variables[theirs].get_value()).reshape(shapes[ours].shape)
-        for ours, theirs in _names(config).items()
+        name: np.asarray(variables[path].get_value()).reshape(shapes[name].shape)
+        for name, path in _names(config).items()
     }

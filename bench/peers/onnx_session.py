@@ -1,4 +1,4 @@
-"""ONNX Runtime, on what PyTorch exports of Triglot's own model."""
+"""ONNX Runtime as an arm: it runs what PyTorch exports of Triglot's own model."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from triglot.shared.inputs import EncoderBatch
 
 
 class _Exported(nn.Module):
-    """The model with plain tensors in and out."""
+    """The model with plain tensors as inputs and outputs."""
 
     def __init__(self, transformer: Any) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class _Exported(nn.Module):
         return output, *heads.values()
 
 
-class Prepared:
-    """A session with as many threads as the case says, and its inputs."""
+class OnnxArm:
+    """A session with the threads of the case, and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         model: Any = impls.build("torch", checkpoint)
@@ -59,18 +59,15 @@ class Prepared:
 
     def call(self) -> list[Any]:
         """Compute every batch."""
-        read = {given.name for given in self.session.get_inputs()}
+        expected = {node.name for node in self.session.get_inputs()}
         return [
-            self.session.run(self.names, {name: array for name, array in given.items() if name in read})
-            for given in self.inputs
+            self.session.run(self.names, {name: array for name, array in arrays.items() if name in expected})
+            for arrays in self.inputs
         ]
 
     def wait(self, results: list[Any]) -> None:
-        """Nothing: a call of the session waits itself."""
+        """Do nothing: a call of the session waits itself."""
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return what the first call returned for the first batch."""
         return dict(zip(self.names, results[0], strict=True))
-
-
-prepare = Prepared

@@ -1,4 +1,4 @@
-"""``paddle.nn.TransformerEncoder``."""
+"""``paddle.nn.TransformerEncoder`` as an arm."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import BETAS, EPSILON
 
-from .names import table
+from .names import encoder_names
 
 _LINEAR = (
     ("attention.query", "self_attn.q_proj"),
@@ -51,8 +51,9 @@ class Encoder(nn.Layer):
         self.encoder = nn.TransformerEncoder(layer, config.layers)
         pooler = "pooler" in config.heads_on_top
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
-        # Arrays will do, whatever the stubs say.
-        state: Any = {theirs: np.asarray(tensors[ours], np.float32) for ours, theirs in _names(config).items()}
+        # Paddle accepts arrays, although its stubs do not say so.
+        names = _names(config)
+        state: Any = {stock: np.asarray(tensors[name], np.float32) for name, stock in names.items()}
         missing, unknown = self.set_state_dict(state)
         assert not missing, missing
         assert not unknown, unknown
@@ -63,14 +64,14 @@ class Encoder(nn.Layer):
         if self.segment is not None:
             x = x + self.segment(segments)
         x = self.encoder(self.norm(x), hidden)
-        found = {"output": x}
+        outputs = {"output": x}
         if self.pooler is not None:
-            found["pooler"] = paddle.tanh(self.pooler(x[:, 0]))
-        return found
+            outputs["pooler"] = paddle.tanh(self.pooler(x[:, 0]))
+        return outputs
 
 
-class Prepared:
-    """The encoder, its inputs, and what it is to learn."""
+class PaddleArm:
+    """The encoder and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         paddle.set_device("gpu" if case.cell.device == "cuda" else "cpu")
@@ -84,14 +85,14 @@ class Prepared:
         self.model = Encoder(checkpoint)
         self.model.eval()
         self.optimizer = paddle.optimizer.Adam(PLAN.rate, *BETAS, EPSILON, parameters=self.model.parameters())
-        self.taught = [
+        self.targets = [
             tuple(map(paddle.to_tensor, (batch.valid, batch.teacher))) for batch in batches if batch.teacher is not None
         ]
         self.inputs = [
             (
                 paddle.to_tensor(batch.source),
                 None if batch.segment_ids is None else paddle.to_tensor(batch.segment_ids),
-                # What its mask adds to the scores: as in its documentation.
+                # This is added to the scores, as the documentation of Paddle does it.
                 paddle.to_tensor(np.where(batch.valid, np.float32(0), np.float32(-1e9))[:, None, None, :]),
             )
             for batch in batches
@@ -103,12 +104,12 @@ class Prepared:
             return [self.compute(number) for number in range(len(self.inputs))]
 
     def wait(self, results: list[Any]) -> None:
-        """Wait until they are there."""
+        """Wait until the results are finished."""
         if not self.on_cpu:
             paddle.device.synchronize()
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return what the first call returned for the first batch."""
         if self.workload == "forward":
             return {name: value.numpy() for name, value in results[0].items()}
         if self.workload == "forward+backward":
@@ -122,15 +123,15 @@ class Prepared:
         return self.model(*self.inputs[number])
 
     def _loss(self, number: int) -> Tensor:
-        valid, teacher = self.taught[number]
+        valid, teacher = self.targets[number]
         difference = self._forward(number)["output"] - teacher
         difference = paddle.where(valid[:, :, None], difference, paddle.zeros_like(difference))
         return difference.square().sum() / (valid.sum() * teacher.shape[-1]).astype(difference.dtype)
 
     def _gradients(self, number: int) -> tuple[Tensor, dict[str, Tensor | None]]:
         value, parameters = self._loss(number), self.model.state_dict()
-        found = paddle.grad(value, list(parameters.values()), allow_unused=True)
-        return value, dict(zip(parameters, found, strict=True))
+        gradients = paddle.grad(value, list(parameters.values()), allow_unused=True)
+        return value, dict(zip(parameters, gradients, strict=True))
 
     def _step(self, number: int) -> float:
         value = self._loss(number)
@@ -140,18 +141,15 @@ class Prepared:
         return float(value)
 
     def _canonical(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Array]:
-        """What stands under Paddle's names, by ours; zeros for what the loss does not read."""
+        """Return arrays under the canonical names, with zeros for parameters that the loss does not read."""
         parameters = self.model.state_dict()
         arrays = {
             name: np.zeros(parameters[name].shape, np.float32) if tensor is None else tensor.numpy()
             for name, tensor in tensors.items()
         }
-        return {ours: arrays[theirs] for ours, theirs in _names(self.config).items()}
-
-
-prepare = Prepared
+        return {name: arrays[stock] for name, stock in _names(self.config).items()}
 
 
 def _names(config: ModelConfig) -> dict[str, str]:
-    """Canonical names to Paddle's; its linear weights are (in, out), as ours."""
-    return table(config, _LINEAR, _NORMS, layer="encoder.layers")
+    """Map canonical names to those of Paddle. Linear weights are (in, out) in both."""
+    return encoder_names(config, _LINEAR, _NORMS, layer="encoder.layers")

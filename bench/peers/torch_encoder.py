@@ -1,4 +1,4 @@
-"""``torch.nn.TransformerEncoder``, with the fast path that it takes for inference."""
+"""``torch.nn.TransformerEncoder`` as an arm, with its fast path for inference."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,8 +13,8 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model.config import ModelConfig
 
-from .names import table
-from .torch_calls import Calls
+from .names import encoder_names
+from .torch_arm import TorchArm
 
 _LINEAR = (
     ("attention.output", "self_attn.out_proj"),
@@ -56,14 +56,14 @@ class Encoder(nn.Module):
         if self.segment is not None:
             x = x + self.segment(segments)
         x = self.encoder(self.norm(x), src_key_padding_mask=padding)
-        found = {"output": x}
+        outputs = {"output": x}
         if self.pooler is not None:
-            found["pooler"] = torch.tanh(self.pooler(x[:, 0]))
-        return found
+            outputs["pooler"] = torch.tanh(self.pooler(x[:, 0]))
+        return outputs
 
 
-def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
-    """The encoder and its inputs."""
+def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
+    """Build the encoder and its inputs."""
     device = case.cell.device
     model = Encoder(checkpoint).to(device, getattr(torch, case.cell.dtype)).eval()
     inputs = [
@@ -73,39 +73,41 @@ def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch])
         )
         for batch in batches
     ]
-    return Calls(model, lambda given: model(*given), inputs, case, batches, partial(_canonical, checkpoint.config))
+    return TorchArm(
+        model, lambda tensors: model(*tensors), inputs, case, batches, partial(_canonical, checkpoint.config)
+    )
 
 
 def _names(config: ModelConfig) -> dict[str, str]:
-    """What has a name of its own in both: canonical names to PyTorch's."""
-    return table(config, _LINEAR, _NORMS, layer="encoder.layers")
+    """Map canonical names to those of PyTorch, for parameters that are separate in both."""
+    return encoder_names(config, _LINEAR, _NORMS, layer="encoder.layers")
 
 
 def _state(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The weights under PyTorch's names; its linear weights are (out, in), and query, key and value lie together."""
+    """Return the weights under PyTorch's names. Linear weights are (out, in); query, key and value are packed."""
     tensors = {name: np.asarray(tensor, np.float32) for name, tensor in checkpoint.tensors.items()}
-    state = {theirs: _turned(ours, tensors[ours]) for ours, theirs in _names(checkpoint.config).items()}
+    state = {stock: _transposed(name, tensors[name]) for name, stock in _names(checkpoint.config).items()}
     for layer in range(checkpoint.config.layers):
         at = f"encoder.layers.{layer}"
         for kind in ("weight", "bias"):
             names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
-            packed = np.concatenate([_turned(name, tensors[name]) for name in names])
+            packed = np.concatenate([_transposed(name, tensors[name]) for name in names])
             state[f"{at}.self_attn.in_proj_{kind}"] = packed
     return state
 
 
 def _canonical(config: ModelConfig, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The inverse."""
-    tensors = {ours: _turned(ours, state[theirs]) for ours, theirs in _names(config).items()}
+    """Return PyTorch's weights under the canonical names, the inverse of ``_state``."""
+    tensors = {name: _transposed(name, state[stock]) for name, stock in _names(config).items()}
     for layer in range(config.layers):
         at = f"encoder.layers.{layer}"
         for kind in ("weight", "bias"):
             names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
             parts = np.split(state[f"{at}.self_attn.in_proj_{kind}"], len(_PACKED))
-            tensors |= {name: _turned(name, part) for name, part in zip(names, parts, strict=True)}
+            tensors |= {name: _transposed(name, part) for name, part in zip(names, parts, strict=True)}
     return tensors
 
 
-def _turned(canonical: str, array: Array) -> Array:
+def _transposed(canonical: str, array: Array) -> Array:
     linear = array.ndim == 2 and not canonical.startswith("embeddings.")
     return np.ascontiguousarray(array.T) if linear else array

@@ -19,28 +19,28 @@ from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.porting.dialects import huggingface_names
 
-from .torch_calls import Calls
+from .torch_arm import TorchArm
 
 
-def eager(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
-    """With attention as it is written."""
+def eager(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
+    """Build the model with plain attention."""
     return _prepared(checkpoint, case, batches, "eager", compiled=False)
 
 
-def sdpa(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
-    """With ``scaled_dot_product_attention``, the default."""
+def sdpa(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
+    """Build the model with ``scaled_dot_product_attention``, the default of transformers."""
     return _prepared(checkpoint, case, batches, "sdpa", compiled=False)
 
 
-def compiled(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> Calls:
-    """The same through ``torch.compile``."""
+def compiled(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
+    """Build the model with ``scaled_dot_product_attention`` and ``torch.compile``."""
     return _prepared(checkpoint, case, batches, "sdpa", compiled=True)
 
 
 def _prepared(
     checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool
-) -> Calls:
-    """The model, from the weights that Triglot's porter wrote for it."""
+) -> TorchArm:
+    """Build the model from weights that Triglot ports to it."""
     device = case.cell.device
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         porting.write(checkpoint, Path(folder) / "bert", "huggingface")
@@ -48,13 +48,13 @@ def _prepared(
         model: Any = BertModel.from_pretrained(
             Path(folder) / "bert", attn_implementation=attention, add_pooling_layer=pooler
         )
-    # Its word embeddings leave out the gradient of one token, the padding; the mask says what is padding here.
+    # Give the padding token a gradient like any other. Here the mask says what is padding.
     model.embeddings.word_embeddings.padding_idx = None
     model.to(device, getattr(torch, case.cell.dtype)).eval()
     computed: Any = torch.compile(model) if compiled else model
 
-    def run(given: Any) -> dict[str, torch.Tensor]:
-        result = computed(**given)
+    def run(inputs: Any) -> dict[str, torch.Tensor]:
+        result = computed(**inputs)
         pooled = {} if result.pooler_output is None else {"pooler": result.pooler_output}
         return {"output": result.last_hidden_state, **pooled}
 
@@ -67,13 +67,13 @@ def _prepared(
         }
         for batch in batches
     ]
-    return Calls(model, run, inputs, case, batches, partial(_canonical, checkpoint.config))
+    return TorchArm(model, run, inputs, case, batches, partial(_canonical, checkpoint.config))
 
 
 def _canonical(config: ModelConfig, state: Mapping[str, Array]) -> dict[str, Array]:
-    """What stands under the names of transformers, whose linear weights are (out, in), by ours."""
-    names, found = huggingface_names.names(config), {}
+    """Return arrays under the canonical names. Linear weights are (out, in) in transformers."""
+    names, canonical = huggingface_names.names(config), {}
     for name, parameter in schema.parameters(config).items():
         array = state[names[name]]
-        found[name] = np.ascontiguousarray(array.T) if parameter.role == "linear_weight" else array
-    return found
+        canonical[name] = np.ascontiguousarray(array.T) if parameter.role == "linear_weight" else array
+    return canonical

@@ -1,188 +1,202 @@
-"""A benchmark as one page that needs nothing else: ``triglot bench --html``, or of a file that ``--json`` wrote.
+"""A report as one HTML page that needs no other file: ``triglot bench --html``.
 
-``python -m triglot.bench_page RESULT.json PAGE.html``
+A report that ``--json`` wrote becomes a page with ``python -m triglot.bench.report.page RESULT.json PAGE.html``.
 """
 
 import importlib.resources
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from triglot.bench.run.cases import Cell
 from triglot.shared import files
 from triglot.shared.errors import OutputError, TriglotError
 
-from . import comparison, report
-from .comparison import Change
+from . import document, tables
+from .comparison import Changes
+from .report import Report, Result, Row
+from .statistics import noise_floor
 
-Cases = list[dict[str, Any]]
 
-# What cells of a grid share, in the order of the headings.
-_SHARED = ("model", "workload", "dtype", "device", "threads", "order")
+@dataclass
+class _Plot:
+    title: str
+    text: str
+    svg: str
+
+
+@dataclass
+class _Section:
+    title: str
+    plots: list[_Plot] = field(default_factory=list[_Plot])
+
+
+@dataclass
+class _CellSection(_Section):
+    columns: Sequence[str] = ()
+    rows: Sequence[tuple[str, Sequence[str]]] = ()  # status and texts of each row
+    notes: str = ""
 
 
 def check_page(path: Path) -> None:
-    """Refuse, before the work, what could not be written after it.
+    """Check, before anything is timed, that a page can be written.
 
     Raises:
-        OutputError: matplotlib or Jinja is missing, or the file cannot be written.
+        OutputError: matplotlib or Jinja is not installed, or the file cannot be written.
     """
     if missing := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
-        raise OutputError(f"pages need {' and '.join(missing)}, which is not installed; install triglot[report]")
+        raise OutputError(f"HTML pages need {' and '.join(missing)}; install triglot[report]")
     files.check_target(path)
 
 
-def write_page(
-    found: Mapping[str, Any], path: Path, changes: Sequence[Change] = (), differences: Sequence[str] = ()
-) -> None:
-    """Write the page of a report, and of what has changed since an earlier one (``comparison.py``).
+def write_page(report: Report, path: Path, changes: Changes | None = None) -> None:
+    """Write the page of a report and, if there are any, of the changes since an earlier one.
 
     Raises:
         OutputError: see ``check_page``.
     """
     check_page(path)
     with files.writing(path) as file:
-        file.write(page(found, changes, differences).encode())
+        file.write(render(report, changes).encode())
 
 
-def page(found: Mapping[str, Any], changes: Sequence[Change] = (), differences: Sequence[str] = ()) -> str:
-    """The page of a report, ``triglot.bench/1``; see ``write_page``."""
+def render(report: Report, changes: Changes | None = None) -> str:
+    """Return the page of a report as HTML."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 (an extra)
 
-    from . import plots as bench_plots  # noqa: PLC0415 (matplotlib takes as long as a framework)
+    from . import plots  # noqa: PLC0415 (matplotlib takes as long to import as a framework)
 
     source = importlib.resources.files("triglot.bench.report").joinpath("bench.html.jinja").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
-    by_cell = report.by_cell(found)
-    timed = [case for members in by_cell.values() for case in members if case["status"] == "ok"]
-    took_part = {case["framework"] for case in timed}
-    grids = _over_grids(timed)
-    cells = [_cell(found, cell, members) for cell, members in by_cell.items()]
-    _apart(plot for part in (*grids, *cells) for plot in part["plots"])
+    rows_of_cells = report.tables()
+    timed = [row.result for rows in rows_of_cells.values() for row in rows if row.result.status == "ok"]
+    grids = _grid_sections(timed)
+    cells = [_cell_section(report, cell, rows) for cell, rows in rows_of_cells.items()]
+    _separate_ids(plot for section in (*grids, *cells) for plot in section.plots)
+    frameworks = {plots.framework(result) for result in timed}
     return template.render(
-        models=", ".join(found["models"]),
-        summary=_summary(found, by_cell),
-        facts=_facts(found),
-        colours={name: tone for name, tone in bench_plots.COLOURS.items() if name in took_part},
-        change_columns=comparison.COLUMNS,
-        changes=[comparison.row(change) for change in changes],
-        differences=differences,
+        models=", ".join(report.models),
+        summary=_summary(report),
+        facts=_facts(report),
+        colours={name: colour for name, colour in plots.COLOURS.items() if name in frameworks},
+        change_columns=tables.CHANGE_COLUMNS,
+        changes=[tables.change_cells(change) for change in changes.cases] if changes else [],
+        differences=changes.differences if changes else [],
         grids=grids,
         cells=cells,
-        packages=sorted(found["environment"].get("packages", {}).items()),
+        packages=sorted(report.surroundings.environment.get("packages", {}).items()),
     )
 
 
-def _summary(found: Mapping[str, Any], by_cell: Mapping[str, Cases]) -> str:
-    cases = [case for members in by_cell.values() for case in members]
-    counts = {status: sum(case["status"] == status for case in cases) for status in ("ok", "failed", "skipped")}
-    wrong = sum(bool(case["parity"]) and case["parity"]["verdict"] != "pass" for case in cases)
-    told = f"{counts['ok']} cases were timed, after each was found to compute what the float64 reference computes"
-    told += f"; {counts['failed']} failed" if counts["failed"] else ""
-    told += f", {wrong} of them because they compute something else" if wrong else ""
-    told += f"; {counts['skipped']} could not take part" if counts["skipped"] else ""
-    return f"{told}. Noise floor: {found['noise_floor']:.1%} at most." if found["noise_floor"] else f"{told}."
+def _summary(report: Report) -> str:
+    results = [result for result in report.results if not result.case.is_twin]
+    counts = {status: sum(result.status == status for result in results) for status in ("ok", "failed", "skipped")}
+    text = f"{counts['ok']} cases were timed, after their outputs were compared with the float64 reference"
+    text += f"; {counts['failed']} failed" if counts["failed"] else ""
+    text += f", {len(report.diverged)} of them because they diverge from the reference" if report.diverged else ""
+    text += f"; {counts['skipped']} were skipped" if counts["skipped"] else ""
+    return f"{text}. Noise floor: up to {report.noise_floor:.1%}." if report.noise_floor else f"{text}."
 
 
-def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    around = found["environment"]
-    machine = around.get("machine", {})
-    facts = [(name, around.get(name)) for name in ("processor", "cores", "system", "python")]
-    load = machine.get("load_average")
+def _facts(report: Report) -> list[tuple[str, str]]:
+    environment, machine = report.surroundings.environment, report.surroundings.machine
+    facts = [(name, environment.get(name)) for name in ("processor", "cores", "system", "python")]
     facts += [
-        ("frequency", f"{machine['frequency_mhz']:.0f} MHz" if machine.get("frequency_mhz") else None),
-        ("load before", ", ".join(f"{value:.2f}" for value in load) if load else None),
-        *((f"weights of {name}", model["weights_digest"]) for name, model in found["models"].items()),
+        ("frequency", f"{machine.frequency_mhz:.0f} MHz" if machine.frequency_mhz else None),
+        ("load before", ", ".join(f"{load:.2f}" for load in machine.load_average) if machine.load_average else None),
+        *((f"weights of {name}", model.weights_digest) for name, model in report.models.items()),
     ]
     facts += [
         (
-            f"roofline in {report.where(one)}",
-            f"{one['gflops']:,.0f} GFLOP/s, copies at {one['copy_gb_per_s']:,.1f} GB/s",
+            f"roofline in {tables.where(roof.dtype, roof.device, roof.threads)}",
+            f"{roof.gflops:,.0f} GFLOP/s, copies at {roof.copy_gb_per_s:,.1f} GB/s",
         )
-        for one in found["roofline"]
-        if one["gflops"]
+        for roof in report.rooflines
+        if roof.gflops
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
 
 
-def _over_grids(timed: Cases) -> list[dict[str, Any]]:
-    """Curves over batch and over length, for every grid that has several."""
-    from . import plots as bench_plots  # noqa: PLC0415 (matplotlib takes as long as a framework)
+def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
+    """Return curves over batch and over length, for every grid that has several."""
+    from . import plots  # noqa: PLC0415 (matplotlib)
 
-    found: list[dict[str, Any]] = []
-    grids: dict[tuple[Any, ...], Cases] = {}
-    for case in timed:
-        fill = case["fill"] if case["order"] == "padded" else None
-        grids.setdefault((*(case[name] for name in _SHARED), fill), []).append(case)
-    for cases in grids.values():
-        for over, other in (("batch", "length"), ("length", "batch")):
-            for fixed in sorted({case[other] for case in cases}):
-                part = [case for case in cases if case[other] == fixed]
-                if len({case[over] for case in part}) < 2:
+    sections: list[_Section] = []
+    grids: dict[tuple[object, ...], list[Result]] = {}
+    for result in timed:
+        cell = result.case.cell
+        shared = (cell.model, cell.workload, cell.dtype, cell.device, cell.threads, cell.order, cell.fill)
+        grids.setdefault(shared, []).append(result)
+    for results in grids.values():
+        for axis, other in (("batch", "length"), ("length", "batch")):
+            for fixed in sorted({getattr(result.case.cell, other) for result in results}):
+                line = [result for result in results if getattr(result.case.cell, other) == fixed]
+                if len({getattr(result.case.cell, axis) for result in line}) < 2:
                     continue
-                case = part[0]
-                shape = "" if case["order"] != "padded" else f", {case['fill']:.0%} of the tokens real"
-                title = (
-                    f"{case['model']}, {case['workload']}, over {over}: {other} {fixed}{shape}, {report.where(case)}"
-                )
-                plots = [_plot("Latency", "Lower is better. Dashed: stock encoders; pale: the other frameworks.",
-                               bench_plots.curves(part, over, "latency"))]  # fmt: skip
-                if all(case["tokens_per_second"] for case in part):
-                    plots.append(_plot("Throughput", "Higher is better. Padding does not count.",
-                                       bench_plots.curves(part, over, "throughput")))  # fmt: skip
-                found.append({"title": title, "plots": plots})
-    return found
+                cell = line[0].case.cell
+                fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
+                place = tables.where(cell.dtype, cell.device, cell.threads)
+                section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {other} {fixed}{fill}, {place}")
+                text = "Lower is better. Dashed: stock encoders; pale: the other frameworks."
+                section.plots.append(_Plot("Latency", text, plots.curves(line, axis, "latency")))
+                if all(result.tokens_per_second for result in line):
+                    text = "Higher is better. Only real tokens count."
+                    section.plots.append(_Plot("Throughput", text, plots.curves(line, axis, "throughput")))
+                sections.append(section)
+    return sections
 
 
-def _cell(found: Mapping[str, Any], cell: str, members: Cases) -> dict[str, Any]:
-    from . import plots as bench_plots  # noqa: PLC0415
+def _cell_section(report: Report, cell: Cell, rows: Sequence[Row]) -> _CellSection:
+    from . import plots  # noqa: PLC0415 (matplotlib)
 
-    timed = [case for case in members if case["status"] == "ok"]
-    plots: list[dict[str, str]] = []
+    timed = [row for row in rows if row.result.status == "ok"]
+    results = [row.result for row in timed]
+    columns, texts = tables.used_columns(rows)
+    section = _CellSection(
+        tables.title(cell),
+        columns=columns,
+        rows=[(row.result.status, row_texts) for row, row_texts in zip(rows, texts, strict=True)],
+        notes=tables.notes(report, cell),
+    )
     if timed:
-        plots.append(_plot("Latency", "Lower is better.", bench_plots.latencies(timed)))
-    if any(case["ratio"] for case in timed):
-        base = report.ratio_base(found, cell)
-        floor = report.floor_of_cell(found, cell)
+        section.plots.append(_Plot("Latency", "Lower is better.", plots.latencies(results)))
+    if any(row.ratio for row in timed):
+        twin = report.twin_ratio(cell)
+        floor = noise_floor([twin] if twin else [])
         noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
-        what = f"Against {base}, in turns with it: left of 1 is faster. {noise}"
-        plots.append(_plot("Ratios", what, bench_plots.ratios(timed, floor or 0.0)))
-    roof = report.roofline_of(members[0], found["roofline"])
-    if roof.get("gflops") and any(case["useful_gflops"] and case.get("flops_per_byte") for case in timed):
-        what = (
-            "How far each is from what the hardware was seen to do in the same run. The traffic is the least there can "
-            "be: each weight once, and the vectors into and out of each layer."
+        text = f"Relative to {report.baseline(cell)}, which took turns with it: left of 1 is faster. {noise}"
+        section.plots.append(_Plot("Ratios", text, plots.ratios(timed, floor or 0.0)))
+    roof = report.roofline_of(cell)
+    if roof and roof.gflops and roof.copy_gb_per_s and any(map(plots.has_roofline_point, results)):
+        text = (
+            "How close each arm comes to what the hardware reached in the same run. The traffic is the least that is "
+            "possible: each weight once, and the vectors into and out of each layer."
         )
-        plots.append(_plot("Roofline", what, bench_plots.roofline(timed, roof)))
+        section.plots.append(_Plot("Roofline", text, plots.roofline(results, roof.gflops, roof.copy_gb_per_s)))
     if timed:
-        plots.append(_plot("Memory", "Lower is better. Framework, weights and activations.", bench_plots.memory(timed)))
-        plots.append(_plot("Cold start", "Lower is better.", bench_plots.cold_starts(timed)))
-    columns, shown = report.table(members)
-    rows = [{"status": case["status"], "cells": row} for case, row in zip(members, shown, strict=True)]
-    title, notes = report.title(members[0]), report.notes(found, cell)
-    return {"title": title, "columns": columns, "rows": rows, "notes": notes, "plots": plots}
+        text = "Lower is better. Framework, weights and activations."
+        section.plots.append(_Plot("Memory", text, plots.memory(results)))
+        section.plots.append(_Plot("Cold start", "Lower is better.", plots.cold_starts(results)))
+    return section
 
 
-def _plot(title: str, what: str, svg: str) -> dict[str, str]:
-    return {"title": title, "what": what, "svg": svg}
-
-
-def _apart(plots: Iterable[dict[str, str]]) -> None:
-    """Give the parts of every plot names of their own: those of one page must not meet."""
+def _separate_ids(plots: Iterable[_Plot]) -> None:
+    """Give the elements of each plot ids of its own, because all plots share one page."""
     for number, plot in enumerate(plots):
-        plot["svg"] = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot["svg"])
+        plot.svg = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot.svg)
 
 
 def main() -> None:
-    """Write the page of a file."""
+    """Write the page of a JSON file."""
     if len(sys.argv) != 3:
-        sys.stderr.write("triglot: give a file that bench --json wrote, and a page to write\n")
+        sys.stderr.write("triglot: expected two arguments, RESULT.json and PAGE.html\n")
         sys.exit(2)
     result, target = map(Path, sys.argv[1:])
     try:
-        write_page(comparison.read(result), target)
+        write_page(document.read(result), target)
     except TriglotError as error:
         sys.stderr.write(f"triglot: {error}\n")
         sys.exit(2)

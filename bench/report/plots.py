@@ -1,10 +1,10 @@
-"""The plots of a benchmark as SVG, by matplotlib: curves, bars, intervals and a roofline, each labelled where it is."""
+"""The plots of a report as SVG, made with matplotlib. Curves, bars and intervals are labelled directly."""
 
 # pyright: basic
 # The stubs of matplotlib are too loose for strict checks.
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -13,176 +13,181 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-Cases = Sequence[Mapping[str, Any]]
+from triglot.bench.run.arms import ARMS
+
+from .report import Result, Row
 
 COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d", "onnxruntime": "#6b7280"}
-OURS = "triglot-"
-PARTS = (
-    ("import_s", "import", "#94a3b8"),
-    ("load_s", "load and build", "#64748b"),
-    ("compile_s", "compile", "#1e293b"),
-)
-_ROW = 0.3  # inches of a bar
+PARTS = (("import", "#94a3b8"), ("load and build", "#64748b"), ("compile", "#1e293b"))  # of a cold start
+_BAR = 0.3  # height in inches
 _MARKERS = "osD^vP*"
 
 
-def colour(case: Mapping[str, Any]) -> str:
-    """That of the framework."""
-    return COLOURS[case["framework"]]
+def framework(result: Result) -> str:
+    """Return the framework of a result's arm."""
+    return ARMS[result.case.arm].framework
 
 
-def ratios(cases: Cases, floor: float) -> str:
-    """How many times as long as the reference each arm takes, with its interval; ``floor``: the noise around 1."""
-    compared = [case for case in cases if case["ratio"]]
-    figure, axes = _rows(compared, "times as long as the reference arm (log scale)")
+def _colour(result: Result) -> str:
+    return COLOURS[framework(result)]
+
+
+def ratios(rows: Sequence[Row], floor: float) -> str:
+    """Plot how many times as long as the baseline each arm takes, with intervals. ``floor``: the noise around 1."""
+    compared = [(row.result, row.ratio) for row in rows if row.ratio]
+    figure, axes = _rows([result for result, _ in compared], "times as long as the baseline (log scale)")
     axes.set_xscale("log")
     axes.axvspan(1 / (1 + floor), 1 + floor, color="0.9", zorder=0)
     axes.axvline(1, color="0.5", linewidth=1, zorder=1)
-    for place, case in enumerate(compared):
-        ratio = case["ratio"]
-        axes.plot([ratio["low"], ratio["high"]], [place, place], color=colour(case), linewidth=3, solid_capstyle="butt")
-        axes.plot(ratio["median"], place, "o", color=colour(case), markersize=5)
-        label = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
-        _beside(axes, ratio["high"], place, label)
-    low = min([one["ratio"]["low"] for one in compared] + [1 / (1 + floor)])
-    high = max([one["ratio"]["high"] for one in compared] + [1 + floor])
+    for place, (result, ratio) in enumerate(compared):
+        axes.plot([ratio.low, ratio.high], [place, place], color=_colour(result), linewidth=3, solid_capstyle="butt")
+        axes.plot(ratio.median, place, "o", color=_colour(result), markersize=5)
+        _beside(axes, ratio.high, place, f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+    low = min([ratio.low for _, ratio in compared] + [1 / (1 + floor)])
+    high = max([ratio.high for _, ratio in compared] + [1 + floor])
     axes.set_xlim(low / 1.1, high * (high / low) ** 0.35 * 1.1)
     _plain(axes.xaxis, low / 1.1, high * 1.1)
     return _svg(figure, "Ratios with their intervals")
 
 
-def latencies(cases: Cases) -> str:
-    """Half of the calls of each arm were faster than its bar is long, and nine tenths than its whisker."""
-    figure, axes = _rows(cases, "milliseconds of a call: median, whisker to the 90th percentile")
-    for place, case in enumerate(cases):
-        found = case["latency_ms"]
-        axes.barh(place, found["p50"], color=colour(case), height=0.6)
-        axes.plot([found["p50"], found["p90"]], [place, place], color="black", linewidth=1)
-        _beside(axes, found["p90"], place, f"{_digits(found['p50'])} (90 %: {_digits(found['p90'])})")
-    axes.set_xlim(0, 1.3 * max(case["latency_ms"]["p90"] for case in cases))
+def latencies(results: Sequence[Result]) -> str:
+    """Plot the median latency of each arm as a bar, with a whisker to the 90th percentile."""
+    figure, axes = _rows(results, "milliseconds per call: median, whisker to the 90th percentile")
+    shown = [(result, result.latency_ms) for result in results if result.latency_ms]
+    for place, (result, latency) in enumerate(shown):
+        axes.barh(place, latency.p50, color=_colour(result), height=0.6)
+        axes.plot([latency.p50, latency.p90], [place, place], color="black", linewidth=1)
+        _beside(axes, latency.p90, place, f"{_digits(latency.p50)} (90 %: {_digits(latency.p90)})")
+    axes.set_xlim(0, 1.3 * max(latency.p90 for _, latency in shown))
     return _svg(figure, "Latency of each arm")
 
 
-def memory(cases: Cases) -> str:
-    """The peak of each arm above an idle worker."""
-    kind = "peak_device_mb" if cases[0]["device"] != "cpu" else "peak_rss_mb"
-    shown = [case for case in cases if case[kind] is not None]
-    where = "of the device" if kind == "peak_device_mb" else "above an idle worker"
-    figure, axes = _rows(shown, f"peak memory {where} (MiB)")
-    for place, case in enumerate(shown):
-        axes.barh(place, case[kind], color=colour(case), height=0.6)
-        _beside(axes, case[kind], place, f"{case[kind]:,.0f}")
-    axes.set_xlim(0, 1.15 * max([case[kind] for case in shown], default=1))
+def memory(results: Sequence[Result]) -> str:
+    """Plot the peak memory of each arm: of the device, or above an idle worker."""
+    on_device = results[0].case.cell.device != "cpu"
+    peaks = {id(result): result.peak_device_mb if on_device else result.peak_rss_mb for result in results}
+    shown = [(result, peak) for result in results if (peak := peaks[id(result)]) is not None]
+    where = "of the device" if on_device else "above an idle worker"
+    figure, axes = _rows([result for result, _ in shown], f"peak memory {where} (MiB)")
+    for place, (result, peak) in enumerate(shown):
+        axes.barh(place, peak, color=_colour(result), height=0.6)
+        _beside(axes, peak, place, f"{peak:,.0f}")
+    axes.set_xlim(0, 1.15 * max([peak for _, peak in shown], default=1))
     return _svg(figure, "Peak memory of each arm")
 
 
-def cold_starts(cases: Cases) -> str:
-    """The parts of each cold start, one behind the other."""
-    figure, axes = _rows(cases, "seconds from an idle worker to the first result")
-    for place, case in enumerate(cases):
+def cold_starts(results: Sequence[Result]) -> str:
+    """Plot the parts of each cold start, one after the other."""
+    figure, axes = _rows(results, "seconds from an idle worker to the first result")
+    for place, result in enumerate(results):
         start = 0.0
-        for name, _, shade in PARTS:
-            axes.barh(place, case[name], left=start, color=shade, height=0.6)
-            start += case[name]
+        for seconds, (_, shade) in zip(result.cold_start, PARTS, strict=True):
+            axes.barh(place, seconds, left=start, color=shade, height=0.6)
+            start += seconds
         _beside(axes, start, place, f"{start:.1f}")
-    axes.set_xlim(0, 1.15 * max(sum(case[name] for name, *_ in PARTS) for case in cases))
-    for _, label, shade in PARTS:
+    axes.set_xlim(0, 1.15 * max(sum(result.cold_start) for result in results))
+    for label, shade in PARTS:
         axes.barh(0, 0, color=shade, label=label)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, fontsize=9)
     return _svg(figure, "Cold start of each arm, in parts")
 
 
-def roofline(cases: Cases, roof: Mapping[str, Any]) -> str:
-    """Useful work over the least traffic that it takes, below what the hardware was seen to do."""
-    shown = [case for case in cases if case["useful_gflops"] and case.get("flops_per_byte")]
+def has_roofline_point(result: Result) -> bool:
+    """Return whether the useful work of a result, and its traffic, are known."""
+    return bool(result.useful_gflops and result.flops_per_byte)
+
+
+def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> str:
+    """Plot useful work over the least traffic that it takes, below what the hardware reached."""
+    points = [
+        (result.flops_per_byte or 0.0, result.useful_gflops or 0.0, result.case.arm, _colour(result))
+        for result in results
+        if has_roofline_point(result)
+    ]
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
-    ridge = roof["gflops"] / roof["copy_gb_per_s"]
-    left = min([ridge / 8, *(case["flops_per_byte"] / 2 for case in shown)])
-    right = max([ridge * 8, *(case["flops_per_byte"] * 2 for case in shown)])
+    ridge = gflops / copy_gb_per_s
+    left = min([ridge / 8, *(x / 2 for x, *_ in points)])
+    right = max([ridge * 8, *(x * 2 for x, *_ in points)])
     line = np.array([left, ridge, right])
-    reached = np.minimum(line * roof["copy_gb_per_s"], roof["gflops"])
+    reached = np.minimum(line * copy_gb_per_s, gflops)
     axes.plot(line, reached, color="black", linewidth=1.5)
-    for case in shown:
-        axes.plot(case["flops_per_byte"], case["useful_gflops"], "o", color=colour(case), markersize=5)
-    bottom = min([*(case["useful_gflops"] for case in shown), reached[0]]) / 1.5
+    for x, y, _, colour in points:
+        axes.plot(x, y, "o", color=colour, markersize=5)
+    bottom = min([*(y for _, y, *_ in points), reached[0]]) / 1.5
     axes.set_xlim(left, right)
-    axes.set_ylim(bottom, 2 * roof["gflops"])
-    _note(axes, ridge, roof["gflops"], f"matrix product: {roof['gflops']:,.0f} GFLOP/s", (0, 8), "left")
-    _note(axes, left, reached[0], f"memory: {roof['copy_gb_per_s']:,.0f} GB/s", (16, 0), "left")
-    ends = [(case["flops_per_byte"], case["useful_gflops"], case["arm"], colour(case)) for case in shown]
-    _label_ends(axes, right, ends)
-    _plain(axes.yaxis, bottom, 2 * roof["gflops"])
+    axes.set_ylim(bottom, 2 * gflops)
+    _note(axes, ridge, gflops, f"matrix product: {gflops:,.0f} GFLOP/s", (0, 8), "left")
+    _note(axes, left, reached[0], f"memory: {copy_gb_per_s:,.0f} GB/s", (16, 0), "left")
+    _label_ends(axes, right, points)
+    _plain(axes.yaxis, bottom, 2 * gflops)
     _plain(axes.xaxis, left, right)
-    axes.set_xlabel("operations for each byte that has to be moved at least (FLOP/byte, log scale)")
+    axes.set_xlabel("operations per byte that has to be moved (FLOP/byte, log scale)")
     axes.set_ylabel("useful work (GFLOP/s, log scale)")
     _open(axes)
     return _svg(figure, "Roofline")
 
 
-def curves(cases: Cases, over: str, value: str) -> str:
-    """``value``, "latency" or "throughput", over ``over``, "batch" or "length": a panel for each framework."""
-    frameworks = [name for name in COLOURS if any(case["framework"] == name for case in cases)]
+def curves(results: Sequence[Result], axis: str, value: str) -> str:
+    """Plot "latency" or "throughput" over "batch" or "length", with a panel for each framework."""
+    frameworks = [name for name in COLOURS if any(framework(result) == name for result in results)]
     figure = Figure(figsize=(max(9.0, 3.6 * len(frameworks)), 4.4), layout="constrained")
     panels = figure.subplots(1, len(frameworks), sharey=True, sharex=True, squeeze=False)[0]
-    lines: dict[str, list[Mapping[str, Any]]] = {}
-    for case in sorted(cases, key=lambda case: case[over]):
-        lines.setdefault(case["arm"], []).append(case)
-    points = sorted({case[over] for case in cases})
-    values = [_value(case, value) for case in cases]
+    lines: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: getattr(result.case.cell, axis)):
+        lines.setdefault(result.case.arm, []).append(result)
+    points = sorted({getattr(result.case.cell, axis) for result in results})
+    values = [_value(result, value) for result in results]
     bottom, top = min(values) / 1.3, max(values) * 1.3
-    for axes, framework in zip(panels, frameworks, strict=True):
+    for axes, name in zip(panels, frameworks, strict=True):
         axes.set_xscale("log")
         axes.set_yscale("log")
-        own = {arm: found for arm, found in lines.items() if found[0]["framework"] == framework}
-        for arm, found in lines.items():
-            if arm not in own:
-                axes.plot(*_line(found, over, value), color="0.88", linewidth=1, zorder=0)
+        own = [line for line in lines.values() if framework(line[0]) == name]
+        for line in lines.values():
+            if framework(line[0]) != name:
+                axes.plot(*_coordinates(line, axis, value), color="0.88", linewidth=1, zorder=0)
         ends: list[tuple[float, float, str, str]] = []
-        for number, found in enumerate(own.values()):
-            x, y = _line(found, over, value)
-            style = "-" if found[0]["arm"].startswith(OURS) else "--"
+        for number, line in enumerate(own):
+            x, y = _coordinates(line, axis, value)
+            style = "--" if ARMS[line[0].case.arm].peer else "-"
             marker = _MARKERS[number % len(_MARKERS)]
-            axes.plot(x, y, style, color=colour(found[0]), linewidth=1.4, marker=marker, markersize=4)
+            axes.plot(x, y, style, color=_colour(line[0]), linewidth=1.4, marker=marker, markersize=4)
             if x[-1] == points[-1]:
-                ends.append((x[-1], y[-1], _short(found[0]), colour(found[0])))
+                ends.append((x[-1], y[-1], line[0].case.arm.removeprefix(f"triglot-{name}-"), _colour(line[0])))
         axes.set_xlim(points[0] / 1.15, points[-1] * (points[-1] / points[0]) ** 0.1)
         axes.set_ylim(bottom, top)
         _label_ends(axes, axes.get_xlim()[1], ends)
         axes.xaxis.set_major_locator(FixedLocator(points))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
-        axes.set_title(framework, color=COLOURS[framework], fontsize=10, loc="left")
-        axes.set_xlabel({"batch": "rows of a batch", "length": "tokens of a row"}[over])
+        axes.set_title(name, color=COLOURS[name], fontsize=10, loc="left")
+        axes.set_xlabel({"batch": "rows of a batch", "length": "tokens of a row"}[axis])
         _open(axes)
     _plain(panels[0].yaxis, bottom, top)
-    panels[0].set_ylabel({"latency": "median of a call (ms)", "throughput": "real tokens a second"}[value])
-    return _svg(figure, f"{value} over {over}")
+    panels[0].set_ylabel({"latency": "median of a call (ms)", "throughput": "real tokens per second"}[value])
+    return _svg(figure, f"{value} over {axis}")
 
 
-def _value(case: Mapping[str, Any], value: str) -> float:
-    return case["latency_ms"]["p50"] if value == "latency" else case["tokens_per_second"]
+def _value(result: Result, value: str) -> float:
+    if value == "throughput":
+        return result.tokens_per_second or 0.0
+    return result.latency_ms.p50 if result.latency_ms else 0.0
 
 
-def _line(found: Cases, over: str, value: str) -> tuple[list[float], list[float]]:
-    return [case[over] for case in found], [_value(case, value) for case in found]
+def _coordinates(line: Sequence[Result], axis: str, value: str) -> tuple[list[float], list[float]]:
+    return [getattr(result.case.cell, axis) for result in line], [_value(result, value) for result in line]
 
 
-def _short(case: Mapping[str, Any]) -> str:
-    """The arm without the framework that its panel names."""
-    return case["arm"].removeprefix(f"{OURS}{case['framework']}-") if case["arm"].startswith(OURS) else case["arm"]
-
-
-def _rows(cases: Cases, label: str) -> tuple[Figure, Axes]:
-    """A row for each case, the first on top, with its name in the colour of its framework."""
-    figure = Figure(figsize=(9, 1.0 + _ROW * max(1, len(cases))), layout="constrained")
+def _rows(results: Sequence[Result], label: str) -> tuple[Figure, Axes]:
+    """Return axes with a row for each result, the first on top, named in the colour of its framework."""
+    figure = Figure(figsize=(9, 1.0 + _BAR * max(1, len(results))), layout="constrained")
     axes = figure.subplots()
-    axes.set_yticks(range(len(cases)), [case["arm"] for case in cases])
-    for tick, case in zip(axes.get_yticklabels(), cases, strict=True):
-        tick.set_color(colour(case))
-    axes.set_ylim(len(cases) - 0.4, -0.6)
+    axes.set_yticks(range(len(results)), [result.case.arm for result in results])
+    for tick, result in zip(axes.get_yticklabels(), results, strict=True):
+        tick.set_color(_colour(result))
+    axes.set_ylim(len(results) - 0.4, -0.6)
     axes.set_xlabel(label)
     axes.tick_params(axis="y", length=0)
     _open(axes)
@@ -191,13 +196,14 @@ def _rows(cases: Cases, label: str) -> tuple[Figure, Axes]:
 
 
 def _open(axes: Axes) -> None:
+    """Draw a grid, and leave the top and the right side open."""
     axes.grid(visible=True, alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _digits(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Return three digits, or all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -211,9 +217,9 @@ def _note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float]
 
 
 def _label_ends(axes: Axes, x: float, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.052) -> None:
-    """Labels at ``x``, each beside its point and with a thread to it, moved apart where they would lie on each other.
+    """Put a label at ``x`` for each point, connected by a thin line. Move labels apart that would overlap.
 
-    ``ends``: x and y of the point, its label and its colour. The y axis is logarithmic.
+    ``ends`` holds x and y of each point, its label and its colour. The y axis is logarithmic.
     """
     low, high = np.log(axes.get_ylim())
     wanted = sorted(((float(np.log(end[1])) - low) / (high - low), end) for end in ends)
@@ -221,18 +227,18 @@ def _label_ends(axes: Axes, x: float, ends: Sequence[tuple[float, float, str, st
     for share, _ in wanted:
         placed.append(max(share, placed[-1] + gap) if placed else share)
     ceiling = 1.0
-    for number in reversed(range(len(placed))):  # down again from the top
+    for number in reversed(range(len(placed))):  # move down again from the top
         placed[number] = min(placed[number], ceiling)
         ceiling = placed[number] - gap
-    for (_, (start, height, text, tone)), place in zip(wanted, placed, strict=True):
+    for (_, (start, height, text, colour)), place in zip(wanted, placed, strict=True):
         beside = (x * (x / axes.get_xlim()[0]) ** 0.02, float(np.exp(low + (high - low) * place)))
-        thread = {"arrowstyle": "-", "color": tone, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "relpos": (0, 0.5)}
         where: dict[str, Any] = {"xytext": beside, "va": "center", "annotation_clip": False}
-        axes.annotate(text, (start, height), fontsize=8.5, color=tone, arrowprops=thread, **where)
+        axes.annotate(text, (start, height), fontsize=8.5, color=colour, arrowprops=line, **where)
 
 
 def _plain(axis: Any, low: float, high: float) -> None:
-    """Plain numbers on a logarithmic axis, as many as there is room for."""
+    """Label a logarithmic axis with plain numbers, as many as fit."""
     decades = np.log10(high / low)
     subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     if decades < 0.8:
@@ -244,7 +250,7 @@ def _plain(axis: Any, low: float, high: float) -> None:
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The figure as an element of a page. The same figure gives the same text."""
+    """Return the figure as an SVG element. The same figure gives the same text."""
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": title, "svg.fonttype": "path"}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Title": title})

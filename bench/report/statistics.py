@@ -1,27 +1,39 @@
-"""What samples say: percentiles of one case, and the ratio of two with the interval in which it lies.
+"""Statistics of samples: the percentiles of one case, and the ratio of two cases with its interval.
 
-Two arms take turns, round after round, so a slow minute of the machine weighs on both. A round gives one median of each
-and so one ratio; the ratios of the rounds are what is resampled. Single samples are not: those of one round lie close
-together, and an interval from them would be far too narrow.
+Two arms take turns, round after round, so a slow minute of the machine affects both. Each round gives one median per
+arm and so one ratio, and these ratios are resampled. Single samples are not resampled: those of one round are similar,
+so an interval from them would be far too narrow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from triglot.shared.arrays import Array
 
-# A process is slower or faster than its twin for all its life, by where its memory lies, say, and no round can see it.
-# Forty runs of an arm against itself (twice ``make bench-proof``) differed from 1 by 1.09 % (root mean square), of
-# which the rounds explain 0.63 %: so every interval is wider by twice the rest, 0.88 %, as independent errors add up.
-# In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one slower by 0.7 %: what starts
-# in the same order may well get the same memory. So what they differ by is from 1, not from the mean of a series.
+# A process is faster or slower than its twin for its whole life, because of where its memory lies, for example. Rounds
+# cannot show that. Forty runs of an arm against itself (``make bench-proof``, twice) differed from 1 by 1.09 % (root
+# mean square), of which the rounds explain 0.63 %. Every interval is therefore widened by twice the rest, 0.88 %, added
+# as an independent error. In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one
+# slower by 0.7 %: processes that start in the same order tend to get the same memory. So the difference is taken from
+# 1, not from the mean of a series.
 PROCESS = 0.018
 
-PRECISE = 0.014  # half of an interval, by its rounds alone, that needs no more of them
+PRECISE = 0.014  # half the width of an interval, from its rounds alone, that needs no more rounds
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Percentiles 50, 90 and 99, minimum and mean of samples."""
+
+    p50: float
+    p90: float
+    p99: float
+    min: float
+    mean: float
 
 
 @dataclass(frozen=True)
@@ -34,41 +46,34 @@ class Ratio:
 
     @property
     def is_precise(self) -> bool:
-        """Whether more rounds would add little: they leave 1.4 % to either side, or somewhat more, far from 1.
+        """Whether more rounds would add little: the interval is within 1.4 % of the median, or more far from 1.
 
-        It matters less whether an arm takes 2.5 or 2.6 times as long. Where the interval lies does not count, only how
-        wide it is: whoever measured on until it left 1 would always find a difference.
+        Only the width counts, not the position. Measuring until the interval leaves 1 would always find a difference.
         """
         half = np.log(self.high / max(self.low, 1e-9)) / 2
         return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
 
 
-def summary(samples: Sequence[float]) -> dict[str, float]:
-    """Percentiles 50, 90 and 99, least and mean of ``samples``."""
-    given = np.asarray(samples)
-    half, most, nearly_all = np.percentile(given, [50, 90, 99])
-    return {
-        "p50": float(half),
-        "p90": float(most),
-        "p99": float(nearly_all),
-        "min": float(given.min()),
-        "mean": float(given.mean()),
-    }
+def percentiles(samples: Sequence[float]) -> Percentiles:
+    """Summarise samples."""
+    values = np.asarray(samples)
+    p50, p90, p99 = (float(value) for value in np.percentile(values, [50, 90, 99]))
+    return Percentiles(p50, p90, p99, float(values.min()), float(values.mean()))
 
 
-def ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
-    """The ratio of two cases from their samples, round by round.
+def paired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
+    """Return the ratio of two cases that took turns, from their samples in each round.
 
-    The logarithms of the ratios are resampled with replacement. The bootstrap of a median of few values is coarse and
-    too narrow by the square root of n / (n - 1), so its spread is widened by that.
+    The logarithms of the ratios are resampled with replacement. The bootstrap of a median of few values is coarse, and
+    too narrow by the square root of n / (n - 1), so its spread is widened by that factor.
 
     Raises:
-        ValueError: there are no rounds, or not the same number of both.
+        ValueError: there are no rounds, or the numbers of rounds differ.
     """
     if not numerator or len(numerator) != len(denominator):
-        raise ValueError(f"{len(numerator)} rounds against {len(denominator)}; expected as many, and at least one")
+        raise ValueError(f"got {len(numerator)} rounds against {len(denominator)}, expected as many and at least one")
     logarithms = np.log(
-        [np.median(ours) / np.median(theirs) for ours, theirs in zip(numerator, denominator, strict=True)]
+        [np.median(above) / np.median(below) for above, below in zip(numerator, denominator, strict=True)]
     )
     middle = float(np.median(logarithms))
     count = len(logarithms)
@@ -76,11 +81,11 @@ def ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[f
         return Ratio(float(np.exp(middle)), 0.0, float("inf"))
     drawn = np.random.default_rng(0).choice(logarithms, (RESAMPLES, count))
     spread = (np.median(drawn, axis=1) - middle) * (count / (count - 1)) ** 0.5
-    return _around(middle, spread)
+    return _with_interval(middle, spread)
 
 
-def unpaired(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
-    """The ratio of two cases of different runs: the rounds of each are resampled on their own.
+def unpaired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
+    """Return the ratio of two cases of different runs. The rounds of each are resampled on their own.
 
     Raises:
         ValueError: there are no rounds.
@@ -88,32 +93,31 @@ def unpaired(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequenc
     if not numerator or not denominator:
         raise ValueError("there are no rounds to compare")
     generator = np.random.default_rng(0)
-    drawn: list[Array] = []
+    spreads: list[Array] = []
     middles: list[float] = []
     for rounds in (numerator, denominator):
         logarithms = np.log([np.median(samples) for samples in rounds])
         count = len(logarithms)
         middles.append(float(np.median(logarithms)))
         spread = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1) - middles[-1]
-        drawn.append(spread * (count / max(1, count - 1)) ** 0.5)
-    return _around(middles[0] - middles[1], drawn[0] - drawn[1])
+        spreads.append(spread * (count / max(1, count - 1)) ** 0.5)
+    return _with_interval(middles[0] - middles[1], spreads[0] - spreads[1])
 
 
-def _around(middle: float, spread: Array) -> Ratio:
+def _with_interval(middle: float, spread: Array) -> Ratio:
     below, above = -np.percentile(spread, 50 * (1 - CONFIDENCE)), np.percentile(spread, 50 * (1 + CONFIDENCE))
     bounds = middle - np.hypot(below, PROCESS), middle + np.hypot(above, PROCESS)
     return Ratio(*(float(np.exp(value)) for value in (middle, *bounds)))
 
 
-def is_steady(windows: Sequence[Sequence[float]], share: float = 0.05) -> bool:
-    """Whether warm-up is over: the medians of the last two windows of samples, of three at least, are that close."""
+def is_steady(windows: Sequence[Sequence[float]], tolerance: float = 0.05) -> bool:
+    """Return whether warm-up is over: of at least three windows, the last two have medians this close."""
     if len(windows) < 3:
         return False
     before, after = np.median(windows[-2]), np.median(windows[-1])
-    return bool(abs(after - before) < share * before)
+    return bool(abs(after - before) < tolerance * before)
 
 
-def floor_of(again: Mapping[str, Ratio]) -> float:
-    """The noise floor: the largest difference from 1 that an arm shows against itself, as a share."""
-    bounds: list[float] = [max(abs(value - 1) for value in (ratio.low, ratio.high)) for ratio in again.values()]
-    return max(bounds, default=0.0)
+def noise_floor(twins: Iterable[Ratio]) -> float | None:
+    """Return the largest difference from 1 in the intervals of baselines against their twins; None without twins."""
+    return max((max(abs(ratio.low - 1), abs(ratio.high - 1)) for ratio in twins), default=None)

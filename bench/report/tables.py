@@ -1,73 +1,171 @@
-"""What ``triglot bench`` shows: its progress, and a table for each cell."""
+"""The tables of a report, for the terminal and as Markdown."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
-from triglot.shared.console import console, progress, table
+from triglot.bench.machine import load
+from triglot.bench.run.batches import SENTENCE_BATCHES
+from triglot.bench.run.cases import Cell
+from triglot.shared.console import console, table
 
-from . import comparison, report
-from .comparison import Change
+from .comparison import Change, Changes
+from .report import Report, Row
+from .statistics import Ratio
+
+COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the baseline", "cold start, s", "MiB")
+CHANGE_COLUMNS = ("case", "times as long as before", "verdict")
+_CHANGE_STYLES = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
 
 
-@contextmanager
-def steps(title: str, total: int, *, quiet: bool) -> Generator[Callable[[int, str], None]]:
-    """A progress bar of the cases that are done, with the time left and what is done now."""
-    with progress(title, quiet=quiet) as update:
-        yield lambda done, text: update(done, total, text) if update else None
+def title(cell: Cell) -> str:
+    """Describe a cell in words."""
+    if cell.order == "padded":
+        shape = f"batch {cell.batch}, length {cell.length}, {cell.fill:.0%} of the tokens real"
+    else:
+        order = "as they come" if cell.order == "arrival" else "sorted by length"
+        shape = f"{SENTENCE_BATCHES} batches of {cell.batch} sentences, {order}, up to {cell.length} tokens"
+    return f"{cell.model}, {cell.workload}, {shape}, {where(cell.dtype, cell.device, cell.threads)}"
 
 
-def print_bench(found: Mapping[str, Any]) -> None:
-    """A table for each cell, fastest first, and what the hardware can do."""
+def where(dtype: str, device: str, threads: int) -> str:
+    """Describe what a cell runs on in words."""
+    return f"{dtype}, {device}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def cells(row: Row) -> list[str]:
+    """Return the text of each of ``COLUMNS``."""
+    result = row.result
+    if result.status != "ok" or result.latency_ms is None:
+        return [result.case.arm, f"{result.status}: {result.failure}", *[""] * (len(COLUMNS) - 2)]
+    device = f" (GPU {result.device_ms.p50:.2f})" if result.device_ms else ""
+    baseline = "1" if row.is_baseline else ""
+    return [
+        result.case.arm,
+        result.parity.verdict if result.parity else "",
+        f"{result.latency_ms.p50:.2f}{device}",
+        f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
+        _number(result.useful_gflops) if result.useful_gflops else "",
+        f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
+        _ratio(row.ratio) if row.ratio else baseline,
+        f"{sum(result.cold_start):.1f}",
+        f"{result.peak_rss_mb or 0:,.0f}",
+    ]
+
+
+def _number(value: float) -> str:
+    """Return a whole number, or three digits if the number is small."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
+
+
+def _ratio(ratio: Ratio) -> str:
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def used_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns that are not empty, and the text of each row in them."""
+    texts = [cells(row) for row in rows]
+    used = [place for place in range(len(COLUMNS)) if any(text[place] for text in texts)]
+    return [COLUMNS[place] for place in used], [[text[place] for place in used] for text in texts]
+
+
+def change_cells(change: Change) -> list[str]:
+    """Return the text of each of ``CHANGE_COLUMNS``."""
+    return [change.id, _ratio(change.ratio) if change.ratio else change.reason, change.verdict]
+
+
+def notes(report: Report, cell: Cell) -> str:
+    """Say what a reader must know to interpret the numbers of a cell."""
+    baseline = report.baseline(cell)
+    parts = [f"Ratios are relative to {baseline}; below 1 is faster."] if baseline else []
+    if report.has_other_baselines(cell):
+        parts.append("Ratios to a baseline that failed are only in the JSON.")
+    if twin := report.twin_ratio(cell):
+        parts.append(f"The baseline against its twin: {twin.median:.3f} ({twin.low:.3f} to {twin.high:.3f}).")
+    if any(result.device_ms for result in report.results if result.case.cell == cell):
+        parts.append("GPU: from the first work of a call to the last, by the clock of the device.")
+    if variables := report.surroundings.environment.get("variables"):
+        settings = ", ".join(f"{name}={value}" for name, value in variables.items())
+        parts.append(f"Set in the environment: {settings}.")
+    others = report.surroundings.others.get(cell.id)
+    if others is not None:
+        parts.append(f"Other processes used {others:.2f} processors.")
+        if others > load.BUSY:
+            parts.append("The machine was busy: measure again when it is idle.")
+    if (unsteadiness := report.unsteadiness(cell)) > load.STEADY:
+        parts.append(
+            f"The speed of the machine varied by a factor of {unsteadiness:.2f} (10th to 90th percentile of the rounds "
+            f"of {baseline}). Trust the ratios, which compare times of the same moments, more than single times."
+        )
+    return " ".join(parts)
+
+
+def markdown(report: Report, changes: Changes | None = None) -> str:
+    """Return a table for each cell and, if there are any, the changes since an earlier report."""
+    lines: list[str] = []
+    for cell, rows in report.tables().items():
+        columns, texts = used_columns(rows)
+        lines += [f"**{title(cell)}**", "", *markdown_table(columns, texts), ""]
+        lines += [notes(report, cell), ""]
+    if changes is not None and changes.cases:
+        lines += ["**Since the earlier report**", ""]
+        lines += [*markdown_table(CHANGE_COLUMNS, [change_cells(change) for change in changes.cases]), ""]
+        lines += [f"- also, {difference}" for difference in changes.differences]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    heading, *lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return [heading, f"|{'---|' * len(columns)}", *lines]
+
+
+def print_report(report: Report) -> None:
+    """Print what the hardware can do, then a table for each cell."""
     screen = console()
-    for one in found["roofline"]:
-        if one["gflops"]:
-            screen.print(
-                f"roofline in {report.where(one)}: {one['gflops']:.0f} GFLOP/s, copies at "
-                f"{one['copy_gb_per_s']:.1f} GB/s"
-            )
-    for cell, members in report.by_cell(found).items():
+    for roof in report.rooflines:
+        if roof.gflops:
+            place = where(roof.dtype, roof.device, roof.threads)
+            screen.print(f"roofline in {place}: {roof.gflops:.0f} GFLOP/s, copies at {roof.copy_gb_per_s:.1f} GB/s")
+    for cell, rows in report.tables().items():
         screen.print()
-        screen.print(report.title(members[0]))
-        _print_cell(screen, members)
-        screen.print(report.notes(found, cell))
+        screen.print(title(cell))
+        _print_rows(rows)
+        screen.print(notes(report, cell))
 
 
-def _print_cell(screen: Console, members: list[dict[str, Any]]) -> None:
+def _print_rows(rows: Sequence[Row]) -> None:
+    columns, texts = used_columns(rows)
     shown = table()
-    columns, rows = report.table(members)
     shown.add_column(columns[0], no_wrap=True)
     shown.add_column(columns[1])
     for column in columns[2:]:
         shown.add_column(column, justify="right", no_wrap=True)
-    others: list[str] = []
-    for case, (name, verdict, *numbers) in zip(members, rows, strict=True):
-        if case["status"] == "ok":
-            shown.add_row(name, Text(verdict, "green"), *numbers)
+    untimed: list[str] = []
+    for row, (arm, verdict, *numbers) in zip(rows, texts, strict=True):
+        if row.result.status == "ok":
+            shown.add_row(arm, Text(verdict, "green"), *numbers)
         else:
-            others.append(f"{name} {verdict}")
+            untimed.append(f"{arm} {verdict}")
+    screen = console()
     if shown.rows:
         screen.print(shown)
-    for line in others:
+    for line in untimed:
         screen.print(line)
 
 
-def print_changes(changes: Sequence[Change], differences: Sequence[str]) -> None:
-    """A line for each case that was timed before, and what else has changed."""
+def print_changes(changes: Changes) -> None:
+    """Print a line for each case that was timed before, then what else differs."""
     screen = console()
     screen.print()
     shown = table()
-    name, spread, verdict = comparison.COLUMNS
-    shown.add_column(name, no_wrap=True)
-    shown.add_column(spread, justify="right")
+    case, ratio, verdict = CHANGE_COLUMNS
+    shown.add_column(case, no_wrap=True)
+    shown.add_column(ratio, justify="right")
     shown.add_column(verdict)
-    styles = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
-    for change in changes:
-        name, spread, verdict = comparison.row(change)
-        shown.add_row(name, spread, Text(verdict, styles[change.verdict]))
+    for change in changes.cases:
+        *texts, verdict = change_cells(change)
+        shown.add_row(*texts, Text(verdict, _CHANGE_STYLES[verdict]))
     screen.print(shown)
-    for line in differences:
-        screen.print(f"also, {line}")
+    for difference in changes.differences:
+        screen.print(f"also, {difference}")

@@ -1,46 +1,40 @@
-"""Who takes part: Triglot's own implementations in every mode, and the stock encoder of each framework.
+"""The arms: Triglot's implementations in every mode, and the stock encoders of the frameworks.
 
-Each arm has a builder, ``module:function``, that only its worker process imports: it takes a checkpoint, a case and its
-batches, and returns a ``Prepared``.
+An arm names its builder, ``module:function``, which only worker processes import. A builder takes a checkpoint, a case
+and the batches of a call, and returns a ``Prepared``.
 """
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from triglot import impls
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint.training_state import DTYPES as TRAINING_DTYPES
-from triglot.shared.choices import DTYPES
+from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
+from .settings import TRAINING_WORKLOADS
+
 # The training step that is timed. At this rate hundreds of steps on the same batch stay stable.
 PLAN = Plan(rate=1e-4, dropout=False)
 
-TRAINS = ("forward+backward", "training")  # the workloads with gradients
-
 
 class Prepared(Protocol):
-    """What is timed: a call that computes, the wait for its results, and the results as arrays by name.
-
-    "output" and the heads that there are; "averaged" of attention alone; of a generation "ids", and how many were
-    "generated". Of what trains: "loss", "gradients.NAME" for each tensor and, of a training step, "weights.NAME", all
-    of the very first call: the next finds other weights.
-    """
+    """A model with its inputs, ready to be timed."""
 
     def call(self) -> Any:
-        """Compute every batch; in JAX and on a GPU, what this returns may not be there yet."""
+        """Compute every batch. In JAX and on a GPU, the results may not be finished yet."""
         ...
 
     def wait(self, results: Any) -> None:
-        """Wait until it is."""
+        """Wait until the results are finished."""
         ...
 
     def outputs(self, results: Any) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return what the first call returned for the first batch, under the names of ``parity/output_names.py``."""
         ...
 
 
@@ -48,58 +42,58 @@ class Prepared(Protocol):
 class Arm:
     """One way to compute the model.
 
-    ``packages`` have to be installed. ``dtypes``: what it computes in on each device that it runs on. ``peer``: not
-    ours; it computes the output of a post-norm encoder alone.
+    ``packages`` must be installed. ``dtypes`` lists the number formats for each supported device. A ``peer`` is not
+    part of Triglot, and computes only BERT-like encoders.
     """
 
     framework: str
     mode: str
     builder: str
-    packages: tuple[str, ...]
-    dtypes: Mapping[str, tuple[str, ...]]
+    packages: tuple[str, ...] = ()
+    dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict.fromkeys(DEVICES, DTYPES))
     peer: bool = False
 
-    def why_not(  # noqa: PLR0911 (a reason each)
+    def why_unsupported(  # noqa: PLR0911 (one return per reason)
         self, config: ModelConfig, workload: str, dtype: str, device: str
     ) -> str | None:
-        """Why the arm cannot take part; None if it can, as far as is known before it is tried."""
+        """Return why the arm cannot do this work; None if nothing is known to prevent it."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             return f"{', '.join(missing)} not installed"
         if workload == "generation" and config.kind != "encoder_decoder":
-            return f"an {config.kind} does not generate"
+            return f"a model of kind {config.kind} does not generate"
         if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):
-            return "it has no start, end and pad id, so it does not generate"
+            return "the model has no start, end and pad id, so it does not generate"
         if self.peer and (workload == "generation" or not _is_bert(config)):
-            return "computes BERTs alone"
-        if workload in TRAINS and (why := self._why_not_train(config, dtype)):
-            return why
+            return "computes only BERT-like encoders"
+        if workload in TRAINING_WORKLOADS and (reason := self._why_not_trained(config, dtype)):
+            return reason
         if device not in self.dtypes:
-            return f"does not run on {device} here"
+            return f"does not run on {device}"
         if dtype not in self.dtypes[device]:
-            return f"has no {dtype} here"
+            return f"does not support {dtype} on {device}"
         if workload == "generation" and (self.framework, device, dtype) == ("paddle", "cpu", "bfloat16"):
-            return "has bfloat16 in its inference engine alone, which does not generate"
+            return "supports bfloat16 on cpu only in its inference engine, which does not generate"
         return None
 
-    def compiles_in_cpp(self, device: str) -> bool:
-        """Whether PyTorch's compiler makes C++ of it."""
+    def compiles_cpp(self, device: str) -> bool:
+        """Return whether PyTorch's compiler translates the arm to C++."""
         return (self.framework, device) == ("torch", "cpu") and self.mode != "eager"
 
-    def _why_not_train(self, config: ModelConfig, dtype: str) -> str | None:
+    def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:
         if config.kind == "attention":
-            return "attention alone has no loss"
+            return "a model of kind attention has no loss"
         if self.mode == "compiled":
             return "is compiled with its weights, so it does not train"
         if (self.framework, self.mode) == ("jax", "eager"):
-            return "JAX compiles its training in every mode: see triglot-jax-jit"
-        return None if dtype in TRAINING_DTYPES else f"trains in {' and '.join(TRAINING_DTYPES)} alone"
+            return "JAX compiles training in every mode: see triglot-jax-jit"
+        return None if dtype in TRAINING_DTYPES else f"trains only in {' and '.join(TRAINING_DTYPES)}"
 
 
 def _is_bert(config: ModelConfig) -> bool:
-    """Whether the stock encoders compute this model: post-norm, a layer norm, exact GELU, learned positions."""
-    given = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
+    """Return whether the stock encoders compute this model: post-norm, exact GELU, learned positions."""
+    steps = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
     return (
-        given == ("encoder", "", "dan", "", "layer_norm")
+        steps == ("encoder", "", "dan", "", "layer_norm")
         and config.activation == "gelu"
         and config.positions == "learned"
         and not config.tasks
@@ -109,76 +103,66 @@ def _is_bert(config: ModelConfig) -> bool:
 
 
 _PACKAGES = {"torch": ("torch",), "paddle": ("paddle",), "jax": ("jax", "flax", "optax")}
-_STOCK: dict[str, tuple[str, ...]] = dict.fromkeys(impls.DEVICES, ("float32", "bfloat16", "float16"))
+_PEER_DTYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, ("float32", "bfloat16", "float16"))
 
 
-def _floats(framework: str, mode: str) -> dict[str, tuple[str, ...]]:
-    """What Triglot's own implementation computes in, by device."""
-    if framework != "paddle":
-        return dict.fromkeys(impls.DEVICES, DTYPES)
-    wide = ("float32", "float64")
-    return {"cpu": (*wide, "bfloat16") if mode == "compiled" else wide, "cuda": DTYPES}
+def _own_arm(framework: str, mode: str) -> Arm:
+    dtypes: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, DTYPES)
+    if framework == "paddle":  # on a CPU, only its inference engine has bfloat16, and nothing has float16
+        dtypes["cpu"] = ("float32", "float64", *(["bfloat16"] if mode == "compiled" else []))
+    return Arm(framework, mode, "triglot.bench.run.triglot_arm:TriglotArm", _PACKAGES[framework], dtypes)
+
+
+def _peer(framework: str, mode: str, builder: str, packages: tuple[str, ...] = (), dtypes: Any = _PEER_DTYPES) -> Arm:
+    builder = f"triglot.bench.peers.{builder}"
+    return Arm(framework, mode, builder, packages or _PACKAGES[framework], dtypes, peer=True)
 
 
 ARMS: dict[str, Arm] = {
     **{
-        f"triglot-{framework}-{mode}": Arm(
-            framework, mode, "triglot.bench.run.triglot_arm:prepare", _PACKAGES[framework], _floats(framework, mode)
-        )
-        for framework in impls.FRAMEWORKS
-        for mode in impls.MODES
-        # jit and compiled are the same in JAX.
-        if (framework, mode) != ("jax", "compiled")
+        f"triglot-{framework}-{mode}": _own_arm(framework, mode)
+        for framework in FRAMEWORKS
+        for mode in MODES
+        if (framework, mode) != ("jax", "compiled")  # in JAX, jit and compiled are the same
     },
-    **{
-        f"transformers-{kind}": Arm(
-            "torch",
-            mode,
-            f"triglot.bench.peers.transformers_bert:{kind}",
-            ("torch", "transformers"),
-            _STOCK,
-            peer=True,
-        )
-        for kind, mode in (("eager", "eager"), ("sdpa", "eager"), ("compiled", "jit"))
-    },
-    "torch-nn": Arm("torch", "eager", "triglot.bench.peers.torch_encoder:prepare", ("torch",), _STOCK, peer=True),
-    "paddle-nn": Arm(
-        "paddle",
-        "eager",
-        "triglot.bench.peers.paddle_encoder:prepare",
-        ("paddle",),
-        dict.fromkeys(impls.DEVICES, ("float32",)),
-        peer=True,
-    ),
-    "nnx": Arm("jax", "jit", "triglot.bench.peers.nnx_encoder:prepare", _PACKAGES["jax"], _STOCK, peer=True),
-    "onnxruntime": Arm(
+    "transformers-eager": _peer("torch", "eager", "transformers_bert:eager", ("torch", "transformers")),
+    "transformers-sdpa": _peer("torch", "eager", "transformers_bert:sdpa", ("torch", "transformers")),
+    "transformers-compiled": _peer("torch", "jit", "transformers_bert:compiled", ("torch", "transformers")),
+    "torch-nn": _peer("torch", "eager", "torch_encoder:prepare"),
+    "paddle-nn": _peer("paddle", "eager", "paddle_encoder:PaddleArm", dtypes=dict.fromkeys(DEVICES, ("float32",))),
+    "nnx": _peer("jax", "jit", "nnx_encoder:NnxArm"),
+    "onnxruntime": _peer(
         "onnxruntime",
         "compiled",
-        "triglot.bench.peers.onnx_session:prepare",
+        "onnx_session:OnnxArm",
         ("torch", "onnx", "onnxscript", "onnxruntime"),
         {"cpu": ("float32",)},
-        peer=True,
     ),
 }
 
 
-def selected(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The arms of these frameworks, in these modes, of these names; an empty list leaves the choice open.
+def register(name: str, arm: Arm) -> None:
+    """Add an arm to the table, or replace one. Worker processes learn it with the request to build it."""
+    ARMS[name] = arm
+
+
+def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the arms with these frameworks, modes and names. An empty list selects all.
 
     Raises:
-        FrameworkError: there is no arm of such a name, or none is left.
+        FrameworkError: a name is unknown, or no arm is left.
     """
     for name in names:
         if name not in ARMS:
             raise FrameworkError(f"unknown arm {name!r}; expected one of {', '.join(ARMS)}")
-    found = [
+    selected = [
         name
         for name, arm in ARMS.items()
         if (not frameworks or arm.framework in frameworks)
         and (not modes or arm.mode in modes)
         and (not names or name in names)
     ]
-    if not found:
-        told = " and ".join(" or ".join(part) for part in (frameworks, modes, names) if part)
-        raise FrameworkError(f"there is no arm for {told}; ask for less, or for one of {', '.join(ARMS)}")
-    return found
+    if not selected:
+        wanted = " and ".join(" or ".join(part) for part in (frameworks, modes, names) if part)
+        raise FrameworkError(f"no arm is {wanted}; select fewer options, or one of {', '.join(ARMS)}")
+    return selected

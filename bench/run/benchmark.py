@@ -1,164 +1,159 @@
-"""Timing a model: what ``triglot bench`` does, as a function."""
+"""The whole benchmark of ``triglot bench``: rooflines before and after, and a sweep for each model in between."""
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from triglot import bench as bench_package
-from triglot import impls, shared
-from triglot.bench.machine import load as machine
+from triglot import impls, parity, shared
 from triglot.bench.machine import roofline
-from triglot.bench.report import report
-from triglot.shared.checkpoint import Checkpoint
+from triglot.bench.machine.load import MachineState
+from triglot.bench.machine.roofline import Roofline
+from triglot.bench.report.report import ModelRecord, Report, Surroundings
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
 
 from .arms import ARMS
 from .cases import Case, Cell
-from .results import Known
+from .resume import EarlierResults, check_resumable
 from .settings import Settings
 from .sweep import Sweep
 from .toolchain import Toolchain
-from .work import check_cells
+from .work import BenchedModel, check_cells
 
 WORKER = (sys.executable, "-P", "-m", "triglot.bench.run.worker")
 
 
-@dataclass(frozen=True)
-class BenchedModel:
-    """A model to time: its name in the report, its weights, and its tokenizer file if it has one."""
-
-    name: str
-    checkpoint: Checkpoint
-    tokenizer: Path | None
-
-
 def bench(
-    sources: Sequence[BenchedModel],
+    models: Sequence[BenchedModel],
     cells: Sequence[Cell],
     arms: Sequence[str] | None = None,
     settings: Settings | None = None,
     *,
     on_step: Callable[[int, str], None] = lambda _done, _text: None,
-    on_results: Callable[[dict[str, Any]], None] = lambda _: None,
-    earlier: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Time every arm in every cell; the report, ``triglot.bench/1``. ``sources``: the models that the cells name.
+    on_report: Callable[[Report], None] = lambda _: None,
+    earlier: Report | None = None,
+) -> Report:
+    """Time every arm in every cell of ``models``.
 
-    ``on_step`` is told how many cases are done and what is done now; ``on_results`` gets the report so far, whenever
-    there is more. ``earlier`` is a report that is to be completed: what is in it is not timed again, if code, weights,
-    environment and settings are the same. What is in it of the same models and not asked for now is kept.
+    ``on_step`` receives the number of finished cases and a description of the current step. ``on_report`` receives the
+    report so far, whenever it has grown. ``earlier`` is a report to complete: its results are not timed again if code,
+    weights, environment and settings are the same, and results that are not asked for now stay in it.
 
     Raises:
         InputError: no cell fits its model.
-        BenchError: ``earlier`` was measured in another way, or has a model more, so it cannot be completed.
+        BenchError: ``earlier`` cannot be completed, or no framework finds the device.
     """
     settings = settings or Settings()
-    by_name = {source.name: source for source in sources}
-    check_cells(
-        [(cell, by_name[cell.model].checkpoint, by_name[cell.model].tokenizer) for cell in cells], settings.seed
-    )
-    rooflines: dict[tuple[Any, ...], Any] = {}
+    arms = list(ARMS) if arms is None else list(arms)
+    by_name = {model.name: model for model in models}
+    check_cells([(cell, by_name[cell.model]) for cell in cells], settings.seed)
     if earlier is not None:
-        rooflines = {(one["dtype"], one["device"], one["threads"]): one for one in earlier["roofline"]}
-    names = list(ARMS) if arms is None else list(arms)
-    asked = {Case(arm, cell, copy).id for cell in cells for arm in names for copy in (0, 1)}
-    surroundings = {**environment(), "machine": machine.state(), "settings": vars(settings)}
-    known = report.known(earlier) if earlier is not None else Known()
-    facts = {"code": code(), "environment": environment(), "settings": settings.measured_with()}
-    toolchain = Toolchain(settings.time_limit)
-    sweeps = {
-        name: Sweep(
-            source.checkpoint,
-            names,
-            settings,
-            tokenizer=source.tokenizer,
-            command=WORKER,
-            on_step=lambda text: on_step(done(), text),
-            on_results=lambda: on_results(found()),
-            known=known.of(name),
-            facts={**facts, "weights": source.checkpoint.digest},
-            toolchain=toolchain,
-        )
-        for name, source in by_name.items()
-    }
-
-    if earlier is not None:
-        _check_same(earlier, settings)
-        if lost := [name for name in earlier["models"] if name not in by_name]:
-            raise BenchError(
-                f"the file to complete has {lost[0]}, which is not asked for; ask for it, or write another"
-            )
-        for sweep in sweeps.values():
-            sweep.keep(asked)
-
-    def done() -> int:
-        return sum(
-            not result.case.copy and result.case.id in asked for sweep in sweeps.values() for result in sweep.results
-        )
-
-    def found() -> dict[str, Any]:
-        around: dict[str, Any] = {**surroundings, "workers": {}, "others": {}}
-        for sweep in sweeps.values():
-            around["workers"] |= sweep.environments
-            around["others"] |= sweep.others
-        models = {
-            name: {"weights_digest": one.checkpoint.digest, "config": one.checkpoint.config.to_dict()}
-            for name, one in by_name.items()
-        }
-        results = [result for sweep in sweeps.values() for result in sweep.results]
-        comparisons = [comparison for sweep in sweeps.values() for comparison in sweep.comparisons]
-        return report.to_dict(models, results, comparisons, list(rooflines.values()), around)
-
-    # Before the first and after the last: a moment in which the machine is slow is not what it can do.
-    new = [cell for cell in cells if sweeps[cell.model].times(cell)]
-    moments = {(cell.dtype, cell.device, cell.threads) for cell in new}
-
-    def measure(*, again: bool) -> None:
-        for where in sorted(moments):
-            on_step(done(), f"roofline in {where[0]}")
-            frameworks = roofline.fastest(rooflines[where]) if again else impls.installed()
-            measured = roofline.measure(frameworks, *where, settings)
-            rooflines[where] = roofline.better(rooflines.get(where), measured)
-
-    measure(again=False)
-    for where in sorted(moments):
-        check_device(where[1], rooflines[where])
-    with toolchain:
+        check_resumable(earlier, by_name, settings)
+    run = _Run(by_name, cells, arms, settings, earlier, on_step, on_report)
+    places = run.places_to_measure()
+    # Before the first case and after the last, because a slow moment does not show what the hardware can do.
+    for place in places:
+        run.measure_roofline(impls.installed(), *place)
+        check_device_found(run.rooflines[place])
+    with run.toolchain:
         for cell in cells:
-            sweeps[cell.model].run(cell)
-    measure(again=True)
-    return found()
+            run.sweeps[cell.model].run(cell)
+    for place in places:
+        run.measure_roofline(run.rooflines[place].fastest(), *place)
+    return run.report()
 
 
-def check_device(device: str, measured: Mapping[str, Any]) -> None:
-    """Refuse a device that no framework finds, before every arm has been started to say so.
+class _Run:
+    """The state of a benchmark: a sweep for each model, and the rooflines by dtype, device and threads."""
 
-    ``measured``: what the hardware can do, as each framework found it.
+    def __init__(
+        self,
+        models: dict[str, BenchedModel],
+        cells: Sequence[Cell],
+        arms: Sequence[str],
+        settings: Settings,
+        earlier: Report | None,
+        on_step: Callable[[int, str], None],
+        on_report: Callable[[Report], None],
+    ) -> None:
+        self._models, self._cells, self._settings, self._on_step = models, cells, settings, on_step
+        self._surroundings = Surroundings(environment(), MachineState.now(), vars(settings))
+        self.rooflines: dict[tuple[str, str, int], Roofline] = {}
+        if earlier is not None:
+            self.rooflines = {(roof.dtype, roof.device, roof.threads): roof for roof in earlier.rooflines}
+        self._requested = {Case(arm, cell, is_twin).id for cell in cells for arm in arms for is_twin in (False, True)}
+        self.toolchain = Toolchain(settings.time_limit)
+        facts = {"code": hash_of_code(), "environment": environment(), "settings": settings.affecting_results()}
+        self.sweeps: dict[str, Sweep] = {}
+        for name, model in models.items():
+            model_facts: dict[str, Any] = {**facts, "weights": model.checkpoint.digest}
+            self.sweeps[name] = Sweep(
+                model,
+                arms,
+                settings,
+                command=WORKER,
+                on_step=self._show,
+                on_results=lambda: on_report(self.report()),
+                earlier=EarlierResults(earlier, name, model_facts, self._requested),
+                facts=model_facts,
+                toolchain=self.toolchain,
+            )
+            self.sweeps[name].reuse_unrequested()
+
+    def places_to_measure(self) -> list[tuple[str, str, int]]:
+        """Return dtype, device and threads of the cells that have to be timed."""
+        new = [cell for cell in self._cells if self.sweeps[cell.model].has_work(cell)]
+        return sorted({(cell.dtype, cell.device, cell.threads) for cell in new})
+
+    def measure_roofline(self, frameworks: Iterable[str], dtype: str, device: str, threads: int) -> None:
+        """Measure these frameworks, and keep the best of this and earlier measurements."""
+        self._show(f"roofline in {dtype}")
+        measured = roofline.measure(list(frameworks), dtype, device, threads, self._settings)
+        place = (dtype, device, threads)
+        self.rooflines[place] = measured.combined_with(self.rooflines.get(place))
+
+    def report(self) -> Report:
+        """Return the report so far."""
+        sweeps = self.sweeps.values()
+        for sweep in sweeps:
+            self._surroundings.workers |= sweep.environments
+            self._surroundings.others |= sweep.others
+        return Report(
+            {
+                name: ModelRecord(model.checkpoint.digest, model.checkpoint.config.to_dict())
+                for name, model in self._models.items()
+            },
+            self._surroundings,
+            list(self.rooflines.values()),
+            [result for sweep in sweeps for result in sweep.results],
+            [comparison for sweep in sweeps for comparison in sweep.comparisons],
+        )
+
+    def _show(self, text: str) -> None:
+        results = [result for sweep in self.sweeps.values() for result in sweep.results]
+        done = sum(not result.case.is_twin and result.case.id in self._requested for result in results)
+        self._on_step(done, text)
+
+
+def check_device_found(measured: Roofline) -> None:
+    """Refuse a device that no framework finds, before every arm is started only to fail.
 
     Raises:
-        BenchError: names the frameworks.
+        BenchError: no framework finds the device.
     """
-    asked = measured["frameworks"]
-    if asked and all(found.get("missing") for found in asked.values()):
-        raise BenchError(f"no {device} device is found by {', '.join(asked)}; choose --device cpu")
+    frameworks = measured.frameworks
+    if frameworks and all(speed.missing for speed in frameworks.values()):
+        raise BenchError(f"{', '.join(frameworks)} find no {measured.device} device; choose --device cpu")
 
 
-def _check_same(earlier: Mapping[str, Any], settings: Settings) -> None:
-    """Refuse to complete what was measured in another way."""
-    before, now = earlier["environment"].get("settings", {}), settings.measured_with()
-    if wrong := [f"{name} {before.get(name)}, not {now[name]}" for name in now if before.get(name) != now[name]]:
-        raise BenchError(f"the file to complete was measured with {', '.join(wrong)}; write another file")
-
-
-def code() -> str:
-    """A hash of what is run: the source of the implementations, of what they share, and of the benchmark."""
-    hashed = hashlib.sha256()
-    for package in (impls, shared, bench_package):
+def hash_of_code() -> str:
+    """Return a hash of the source that results depend on: implementations, shared code, parity and benchmark."""
+    digest = hashlib.sha256()
+    for package in (impls, shared, parity, bench_package):
         for folder in package.__path__:
             for path in sorted(Path(folder).rglob("*.py")):
-                hashed.update(path.read_bytes())
-    return hashed.hexdigest()
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

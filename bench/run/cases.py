@@ -1,24 +1,21 @@
-"""What is timed: a case is one arm on one workload, and a sweep is the cases that the options span."""
+"""What is timed: a cell is a piece of work, and a case is one arm in one cell."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .arms import ARMS
 
-WORKLOADS = ("forward", "forward+backward", "training", "generation")
-ORDERS = ("padded", "arrival", "sorted")
-
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of work that several arms do, to be compared.
+    """A piece of work that several arms do, so that they can be compared.
 
-    ``batch`` rows of ``length`` tokens, of which the share ``fill`` is real, on average; ``order`` "padded". Or, for
-    the orders "arrival" and "sorted", sentences of real prose, up to ``length`` tokens, ``batch`` at a time, as they
-    come or sorted by length; ``fill`` is then the share that came out.
+    With ``order`` "padded", a call computes one batch of ``batch`` rows, ``length`` tokens long; the share ``fill`` of
+    the tokens is real. With "arrival" or "sorted" it computes several batches of English sentences, at most ``length``
+    tokens long, as they come or sorted by length; ``fill`` is then 1, and the measured share is in the result.
     """
 
     model: str
@@ -41,30 +38,29 @@ class Cell:
 
 @dataclass(frozen=True)
 class Case:
-    """One arm in one cell. ``copy`` tells an arm from itself, where it is timed twice to see the noise."""
+    """One arm in one cell. A twin is the second worker of the baseline; its id has a ``*`` after the arm."""
 
     arm: str
     cell: Cell
-    copy: int = 0
+    is_twin: bool = False
 
     @property
     def id(self) -> str:
         """The case in one word."""
-        return f"{self.arm}{'*' * self.copy}/{self.cell.id}"
+        return f"{self.arm}{'*' if self.is_twin else ''}/{self.cell.id}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The case as plain JSON types."""
+        """Return the case as plain JSON types."""
         arm = ARMS[self.arm]
         return {"id": self.id, "arm": self.arm, **asdict(self.cell), "framework": arm.framework, "mode": arm.mode}
 
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "Case":
-        """The case that ``to_dict`` described."""
-        cell = Cell(**{field.name: given[field.name] for field in fields(Cell)})
-        return cls(given["arm"], cell, given["id"].split("/")[0].count("*"))
+    def digest(self, facts: Mapping[str, Any]) -> str:
+        """Return a hash of all that a result depends on: the case, and ``facts`` about code, weights and machine."""
+        content = json.dumps([self.to_dict(), facts], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
-def cells(
+def cells_of_grid(
     model: str,
     workload: str,
     *,
@@ -76,8 +72,8 @@ def cells(
     device: str,
     threads: int,
 ) -> list[Cell]:
-    """Every combination, the small ones first. A ragged order has no fill of its own, so it takes part once."""
-    found = [
+    """Return a cell for every combination, small ones first. Orders of sentences have no fill and occur once."""
+    cells = [
         Cell(model, workload, order, dtype, device, batch, length, fill, threads)
         for dtype in dtypes
         for order in orders
@@ -85,10 +81,4 @@ def cells(
         for batch in sorted(batches)
         for fill in (sorted(fills, reverse=True) if order == "padded" else (1.0,))
     ]
-    return list(dict.fromkeys(found))
-
-
-def digest(case: Case, facts: Mapping[str, Any]) -> str:
-    """What a result depends on, as a hash: the case, and ``facts`` about code, weights and environment."""
-    content = json.dumps([case.to_dict(), facts], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    return list(dict.fromkeys(cells))

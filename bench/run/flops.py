@@ -1,7 +1,7 @@
-"""How much useful work a case is: operations on real tokens, padding left out, and the bytes that have to be moved.
+"""The useful work of a case: operations on real tokens, without padding, and the bytes that have to be moved.
 
-A product of (m, k) and (k, n) is 2 m k n operations. Norms, activations, softmax and sums are left out: they are less
-than a hundredth of the whole at the sizes of a BERT.
+A product of (m, k) and (k, n) counts as 2 m k n operations. Norms, activations, softmax and sums are left out: they are
+less than a hundredth of the whole at the sizes of a BERT.
 """
 
 from dataclasses import replace
@@ -14,41 +14,43 @@ from triglot.shared.inputs import Batch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
-from .arms import TRAINS
+from .settings import TRAINING_WORKLOADS
 
 
-def of(workload: str, config: ModelConfig, batch: Batch) -> float:
-    """Operations of a workload: each product of a forward pass has two more in the backward pass."""
-    return 3 * forward(_trained(config), batch) if workload in TRAINS else forward(config, batch)
+def operations(workload: str, config: ModelConfig, batch: Batch) -> float:
+    """Return the operations of a workload. Each product of a forward pass has two more in the backward pass."""
+    if workload in TRAINING_WORKLOADS:
+        return 3 * forward_operations(_trained(config), batch)
+    return forward_operations(config, batch)
 
 
 def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int) -> int:
-    """The least that any implementation moves: weights once, and the vectors into and out of each layer.
+    """Return the fewest bytes that any implementation moves: weights once, and the vectors into and out of each layer.
 
-    Of an embedding, the rows of the tokens. A backward pass reads all of it again and writes as much; a step of Adam
-    reads and writes each weight and its two moments.
+    Of an embedding, only the rows of the tokens count. A backward pass reads everything again and writes as much. A
+    step of Adam reads and writes each weight and its two moments.
     """
-    if workload in TRAINS:
+    if workload in TRAINING_WORKLOADS:
         config = _trained(config)
     parameters = schema.parameters(config).values()
-    tables = sum(prod(one.shape) for one in parameters if one.role == "embedding")
-    weights = sum(prod(one.shape) for one in parameters)
+    tables = sum(prod(parameter.shape) for parameter in parameters if parameter.role == "embedding")
+    weights = sum(prod(parameter.shape) for parameter in parameters)
     tokens = {axis: int(real.sum()) for axis, real in batch.real_tokens().items()}
     vectors = (2 * config.layers + 1) * tokens["source"] + (2 * config.decoder_layers + 1) * tokens.get("target", 0)
     read = weights - tables + vectors * config.hidden_size
-    if "masked_lm" in config.heads_on_top:  # its scores are products with the table
+    if "masked_lm" in config.heads_on_top:  # the scores are products with the embedding table
         read += config.source_vocabulary * config.hidden_size
-    moved = (3 if workload in TRAINS else 1) * read + (6 * weights if workload == "training" else 0)
+    moved = (3 if workload in TRAINING_WORKLOADS else 1) * read + (6 * weights if workload == "training" else 0)
     return moved * itemsize
 
 
 def _trained(config: ModelConfig) -> ModelConfig:
-    """What a loss reads: the output of an encoder, and none of its heads."""
+    """Return the part of a model that its loss reads: the output of an encoder, without heads."""
     return replace(config, heads_on_top=(), tied_embeddings=False) if config.kind == "encoder" else config
 
 
-def forward(config: ModelConfig, batch: Batch) -> float:
-    """Operations of one forward pass over the real tokens of ``batch``."""
+def forward_operations(config: ModelConfig, batch: Batch) -> float:
+    """Return the operations of one forward pass over the real tokens of ``batch``."""
     lengths = {axis: real.sum(axis=1).astype(np.float64) for axis, real in batch.real_tokens().items()}
     source = lengths["source"]
     layer = _attention(config, source, source) + _feed_forward(config, source)

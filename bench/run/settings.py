@@ -1,30 +1,31 @@
-"""How a sweep measures, and in what surroundings its workers run."""
+"""The choices and settings of a benchmark, and the environment variables of its worker processes."""
 
 from dataclasses import dataclass
 from typing import Any
 
-# What the memory allocator of glibc does with large blocks that were freed. By default it may give them back to the
-# system, and take them from it again for the next call: whether it does is a matter of how the blocks happen to lie, so
-# it differs from process to process. PyTorch's eager mode was seen 25 % slower for the whole life of a process, and the
-# same arm 19 % off from itself. To keep them makes all arms alike, and them fast. Large pages do the same for where the
-# blocks lie in the machine's memory.
+WORKLOADS = ("forward", "forward+backward", "training", "generation")
+TRAINING_WORKLOADS = ("forward+backward", "training")  # the workloads that compute gradients
+ORDERS = ("padded", "arrival", "sorted")
+
+# What glibc does with large blocks that were freed. By default it may return them to the system and fetch them again
+# for the next call. Whether it does depends on how the blocks lie in that process: PyTorch's eager mode was up to 25 %
+# slower for the whole life of a process, and two workers of the same arm differed by up to 19 %. Keeping the blocks
+# makes all arms alike, and fast. Large pages do the same for the placement of blocks in physical memory.
 ALLOCATORS = {
     "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
     | {"MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
     "default": {},
 }
 
-# JAX would take three quarters of a GPU's memory for each of the workers that are alive at once.
-SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-
 
 @dataclass(frozen=True)
 class Settings:
-    """How long is measured. ``seconds``: of samples for each case, over ``rounds``. ``pause``: between two arms.
+    """How a sweep measures.
 
-    In the pause, threads that still spin for work that does not come end that. ``together``: workers beside the
-    reference. ``again``: the reference runs in a second worker too. ``allocator``: see ``ALLOCATORS``.
-    ``memory_limit_mb``: mebibytes that each worker may write to; None: no limit.
+    ``seconds`` of samples are taken for each case, spread over ``rounds``. In the ``pause`` before each turn, threads
+    of the previous arm stop spinning. ``together`` workers are alive beside the baseline. ``again`` starts a twin of
+    the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is the private memory in MiB that a
+    worker may write to; None sets no limit.
     """
 
     seconds: float = 1.5
@@ -38,6 +39,11 @@ class Settings:
     allocator: str = "keep"
     memory_limit_mb: int | None = None
 
-    def measured_with(self) -> dict[str, Any]:
-        """What the numbers depend on: all but the limits, beyond which a case fails, and is tried again."""
+    def affecting_results(self) -> dict[str, Any]:
+        """Return the settings that change the numbers: all except the limits, which only make a case fail."""
         return {name: value for name, value in vars(self).items() if name not in ("time_limit", "memory_limit_mb")}
+
+    def worker_variables(self) -> dict[str, str]:
+        """Return the environment variables of every process that computes."""
+        # JAX would reserve three quarters of a GPU's memory for each worker that is alive.
+        return {**ALLOCATORS[self.allocator], "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

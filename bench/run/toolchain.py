@@ -1,8 +1,8 @@
-"""What PyTorch's compiler finds out once on a machine: which instructions it has, and its own headers, compiled.
+"""What PyTorch's compiler finds out once on a machine: the processor's instructions, and its own headers, compiled.
 
-That belongs to the installation, as Python's bytecode does, and is no part of the cold start of a model: each arm that
-compiles would pay 16 seconds for it, since each has caches of its own. The program that is compiled to find it out,
-``python -m triglot.bench.run.toolchain``, has nothing in common with a model.
+That belongs to the installation, like Python's bytecode, and is not part of a model's cold start. Without this module,
+each arm that compiles would spend 16 seconds on it, because each has a cache of its own. The program that is compiled
+to find it out, ``python -m triglot.bench.run.toolchain``, has nothing in common with a model.
 """
 
 import importlib
@@ -22,10 +22,10 @@ from triglot.shared.environment import cores, thread_settings
 COMMAND = (sys.executable, "-P", "-m", "triglot.bench.run.toolchain")
 
 
-def compiling_into(folder: Path) -> dict[str, str]:
-    """The settings by which what is compiled goes into ``folder``; to find another arm's would shorten a cold start."""
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Return variables that put all compiler caches into ``folder``. A shared cache would shorten cold starts."""
     return {
-        "TMPDIR": str(folder),  # where PyTorch has its headers, whatever it is told
+        "TMPDIR": str(folder),  # PyTorch keeps its headers there, whatever else is set
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
@@ -33,44 +33,43 @@ def compiling_into(folder: Path) -> dict[str, str]:
 
 
 class Toolchain:
-    """Finds it out when it is first asked for; with the end of its context it is gone."""
+    """The prepared caches: made when they are first needed, and removed at the end of the context."""
 
     def __init__(self, time_limit: float) -> None:
         self._time_limit = time_limit
-        self._found: TemporaryDirectory[str] | None = None
+        self._caches: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> "Toolchain":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._found is not None:
-            self._found.cleanup()
-            self._found = None
+        if self._caches is not None:
+            self._caches.cleanup()
+            self._caches = None
 
     def copy_to(self, folder: Path) -> None:
-        """Put what was found out into the folder of a worker, which is empty: all of it, or nothing.
+        """Put the caches into the empty folder of a worker: all of them, or nothing if they could not be made.
 
-        With nothing the worker's compiler finds it out itself; half of it, it would take for the whole.
+        A compiler takes half-made caches for complete ones.
 
         Raises:
-            OSError: there is no room.
+            OSError: the disk is full.
         """
-        if self._found is None:
-            self._found = TemporaryDirectory(prefix="triglot-", ignore_cleanup_errors=True)
-            if not _succeeds(Path(self._found.name), self._time_limit):
-                self._found.cleanup()
-                Path(self._found.name).mkdir()
-        # A lock under two names would make workers wait for each other.
+        if self._caches is None:
+            self._caches = TemporaryDirectory(prefix="triglot-", ignore_cleanup_errors=True)
+            if not _compile_into(Path(self._caches.name), self._time_limit):
+                self._caches.cleanup()
+                Path(self._caches.name).mkdir()
+        # Workers that share a lock file would wait for each other.
         locks = shutil.ignore_patterns("*.lock")
-        shutil.copytree(self._found.name, folder, ignore=locks, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(self._caches.name, folder, ignore=locks, copy_function=_link, dirs_exist_ok=True)
 
 
-def _succeeds(folder: Path, time_limit: float) -> bool:
-    """Whether the program could be compiled into ``folder``. Leaves no process behind."""
-    surroundings = {**os.environ, **thread_settings(cores()), **compiling_into(folder)}
+def _compile_into(folder: Path, time_limit: float) -> bool:
+    """Compile the program, and return whether that worked. Leave no process behind."""
     process = subprocess.Popen(
         COMMAND,
-        env=surroundings,
+        env={**os.environ, **thread_settings(cores()), **cache_variables(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -82,12 +81,12 @@ def _succeeds(folder: Path, time_limit: float) -> bool:
         return False
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # compilers that it started too
+            os.killpg(process.pid, signal.SIGKILL)  # includes compilers that it started
         process.wait()
 
 
 def _link(source: str, target: str) -> None:
-    """The headers are 150 MB: the same file under another name will do, where a file may have two."""
+    """Link a file if the file system allows it, because the headers are 150 MB; otherwise copy it."""
     try:
         os.link(source, target)
     except OSError:
@@ -95,7 +94,7 @@ def _link(source: str, target: str) -> None:
 
 
 def main() -> None:
-    """Compile the least program there is."""
+    """Compile the smallest possible program."""
     torch: Any = importlib.import_module("torch")
     torch.compile(operator.neg)(torch.ones(8))
 

@@ -1,4 +1,4 @@
-"""Triglot's own implementations, as an arm runs them."""
+"""Triglot's own implementations as arms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from .arms import ARMS, PLAN
 from .cases import Case
 
 
-class Ours:
-    """The calls of one model on several batches, as one."""
+class TriglotArm:
+    """A model and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
         arm, cell = ARMS[case.arm], case.cell
@@ -32,15 +32,15 @@ class Ours:
         return [call() for call in self.calls]
 
     def wait(self, results: list[Any]) -> None:
-        """Wait until they are there."""
+        """Wait until the results are finished."""
         self.model.wait(results)
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return the results of the first batch, and the number of generated tokens in all batches."""
         if self.workload == "generation":
             ids = [self.model.to_numpy(target) for target in results]
             end_id = self.model.config.special_ids[1]
-            return {IDS: ids[0], GENERATED: np.array(sum(said(target, end_id) for target in ids))}
+            return {IDS: ids[0], GENERATED: np.array(sum(count_generated(target, end_id) for target in ids))}
         if self.workload == "training":
             return name_first_step(results[0].loss, self.model.moments().first, self.model.weights())
         if self.workload == "forward+backward":
@@ -50,9 +50,6 @@ class Ours:
         return {name: self.model.to_numpy(value) for name, value in name_outputs(output, heads).items()}
 
 
-prepare = Ours
-
-
-def said(ids: Array, end_id: int) -> int:
-    """How many tokens of targets (B, T) the model said: all but the first, up to the end of each."""
+def count_generated(ids: Array, end_id: int) -> int:
+    """Return the number of generated tokens in targets (B, T): all but the first, up to the end of each."""
     return int((~is_after_end(ids, end_id))[:, 1:].sum())

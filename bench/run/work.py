@@ -1,9 +1,11 @@
-"""What the workers of a cell are given, and what they have to make of it."""
+"""The work of a cell: the files that its workers read, the truth for their outputs, and its throughput."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from triglot.bench.machine import memory
+from triglot.bench.report.report import Result
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
@@ -13,73 +15,81 @@ from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import FrameworkError, InputError
 
-from . import flops, workloads
-from .arms import PLAN, TRAINS
+from . import batches, flops
+from .arms import PLAN
 from .cases import Cell
-from .settings import Settings
+from .settings import TRAINING_WORKLOADS, Settings
 
-JUDGED_TOKENS = 1024  # of a batch: what the reference computes in a few seconds
-
-CONFIRMED_TOKENS = 128  # of the batch on which the reference confirms gradients: the complex step takes its time
+JUDGED_TOKENS = 1024  # of a batch; the reference computes them in a few seconds
+CONFIRMED_TOKENS = 128  # of a batch on which the reference confirms gradients, because the complex step is slow
 
 Truth = ForwardTruth | TrainingTruth | GenerationTruth
 
 
+@dataclass(frozen=True)
+class BenchedModel:
+    """A model to time: its name in the report, its weights, and its tokenizer file if it has one."""
+
+    name: str
+    checkpoint: Checkpoint
+    tokenizer: Path | None = None
+
+
 class Work:
-    """What the workers of a cell are given, as files in ``folder``, and what they have to make of it.
+    """The work of a cell, with its files in ``folder``.
 
     Raises:
         InputError: the cell does not fit the model.
         CheckpointError: the weights do not fit the dtype.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, cell: Cell, tokenizer: Path | None, settings: Settings, folder: Path
-    ) -> None:
+    def __init__(self, model: BenchedModel, cell: Cell, settings: Settings, folder: Path) -> None:
         self.folder, self.cell = folder, cell
-        self._time_limit, seed = settings.time_limit, settings.seed
-        weights = weights_for(checkpoint, cell.dtype, seed)["given"]
+        self._time_limit = settings.time_limit
+        config = model.checkpoint.config
+        self._weights = weights_for(model.checkpoint, cell.dtype, settings.seed)["given"]
         self.checkpoint = folder / "weights.npz"
-        checkpoints.save(weights, self.checkpoint)
-        self.batches = workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
+        checkpoints.save(self._weights, self.checkpoint)
+        self.batches = batches.batches_of_cell(cell, config, model.tokenizer, settings.seed)
         self.files = [folder / f"batch-{number}.npz" for number in range(len(self.batches))]
         for file, batch in zip(self.files, self.batches, strict=True):
             npz.write(file, batch.arrays())
-        self._weights = weights
-        self._expectation: Truth | None = None
-        self._unknown: FrameworkError | None = None
-        generated = checkpoint.config.target_max_length if cell.workload == "generation" else 0
-        # Two at least: the first is whole, and padding is to be judged too.
-        self._first = workloads.first_rows(self.batches[0], JUDGED_TOKENS, least=2, generated=generated)
-        # Of a forward pass the first rows can be judged alone, but all rows have a part in a gradient.
-        self.judged: Path | None = None
-        if cell.workload in TRAINS and (len(self.batches) > 1 or len(self._first.valid) < len(self.batches[0].valid)):
-            self.judged = folder / "judged.npz"
-            npz.write(self.judged, self._first.arrays())
+        self._truth: Truth | None = None
+        self._no_truth: FrameworkError | None = None
+        generated = config.target_max_length if cell.workload == "generation" else 0
+        # At least two rows, because the first one has no padding, and padding must be judged too.
+        self.first_rows = batches.first_rows(self.batches[0], JUDGED_TOKENS, least=2, generated=generated)
+        # The first rows of a forward pass can be judged alone, but all rows contribute to a gradient. If not all of
+        # them are judged, workers compute the first rows once more, with a second model.
+        self.judged_file: Path | None = None
+        is_part = len(self.batches) > 1 or self.first_rows.rows < self.batches[0].rows
+        if cell.workload in TRAINING_WORKLOADS and is_part:
+            self.judged_file = folder / "judged.npz"
+            npz.write(self.judged_file, self.first_rows.arrays())
 
-    def expectation(self) -> Truth:
-        """What is right, computed when it is first asked for.
+    def truth(self) -> Truth:
+        """Return the truth, computed at the first call.
 
         Raises:
-            FrameworkError: nobody can say it.
+            FrameworkError: the truth cannot be computed.
         """
-        if self._unknown is not None:
-            raise self._unknown
-        if self._expectation is None:
+        if self._no_truth is not None:
+            raise self._no_truth
+        if self._truth is None:
             try:
-                self._expectation = self._computed()
-                memory.give_back()  # gradients of a large model take gigabytes on the way
+                self._truth = self._compute_truth()
+                memory.give_back()  # the gradients of a large model take gigabytes on the way
             except (FrameworkError, MemoryError) as error:
-                self._unknown = FrameworkError(str(error) or "there is no memory to compute what is right")
-                raise self._unknown from error
-        return self._expectation
+                self._no_truth = FrameworkError(str(error) or "not enough memory to compute the truth")
+                raise self._no_truth from error
+        return self._truth
 
-    def _computed(self) -> Truth:
-        if self.cell.workload in TRAINS:
+    def _compute_truth(self) -> Truth:
+        if self.cell.workload in TRAINING_WORKLOADS:
             return TrainingTruth(
                 self._weights,
-                self._first,
-                workloads.first_rows(self._first, CONFIRMED_TOKENS),
+                self.first_rows,
+                batches.first_rows(self.first_rows, CONFIRMED_TOKENS),
                 self.cell.dtype,
                 rate=PLAN.rate if self.cell.workload == "training" else None,
                 folder=self.folder,
@@ -87,44 +97,43 @@ class Work:
                 time_limit=self._time_limit,
             )
         if self.cell.workload == "generation":
-            return GenerationTruth(self._weights, self._first, self.cell.dtype)
-        return ForwardTruth(self._weights, self._first, self.cell.dtype)
+            return GenerationTruth(self._weights, self.first_rows, self.cell.dtype)
+        return ForwardTruth(self._weights, self.first_rows, self.cell.dtype)
 
-    def facts(self, seconds: float, generated: int | None) -> dict[str, float | None]:
-        """Throughput of a call that takes so long. How long a generation becomes is for the model to say."""
-        known = self.cell.workload != "generation"
-        tokens = sum(int(batch.valid.sum()) for batch in self.batches) if known else generated
-        rows = sum(len(batch.valid) for batch in self.batches)
-        work = sum(flops.of(self.cell.workload, self._weights.config, batch) for batch in self.batches) if known else 0
-        useful = work / seconds / 1e9 if known else None
-        itemsize = FLOATS[self.cell.dtype].itemsize
-        moved = sum(
-            flops.least_bytes(self.cell.workload, self._weights.config, batch, itemsize) for batch in self.batches
-        )
-        return {
-            "tokens_per_second": tokens / seconds if tokens else None,
-            "sequences_per_second": rows / seconds,
-            "useful_gflops": useful,
-            "flops_per_byte": work / moved if known else None,
-            "fill": workloads.fill_of(self.batches),
-        }
+    def add_throughput(self, result: Result, generated_tokens: int | None) -> None:
+        """Fill in the throughput of a result that has a latency.
+
+        The length of a generation depends on the model, so only its tokens are counted, not its operations.
+        """
+        assert result.latency_ms is not None
+        seconds = result.latency_ms.p50 / 1000
+        result.sequences_per_second = sum(batch.rows for batch in self.batches) / seconds
+        result.fill = batches.fill_of(self.batches)
+        tokens = generated_tokens
+        if self.cell.workload != "generation":
+            workload, config = self.cell.workload, self._weights.config
+            itemsize = FLOATS[self.cell.dtype].itemsize
+            tokens = sum(int(batch.valid.sum()) for batch in self.batches)
+            operations = sum(flops.operations(workload, config, batch) for batch in self.batches)
+            moved = sum(flops.least_bytes(workload, config, batch, itemsize) for batch in self.batches)
+            result.useful_gflops = operations / seconds / 1e9
+            result.flops_per_byte = operations / moved
+        result.tokens_per_second = tokens / seconds if tokens else None
 
 
-def check_cells(cells: Sequence[tuple[Cell, Checkpoint, Path | None]], seed: int) -> None:
-    """Find out, before the first is timed, whether a cell fits its model; those that do not are rows that say so.
-
-    ``cells``: each with the model's checkpoint and its tokenizer, if it has one.
+def check_cells(cells: Sequence[tuple[Cell, BenchedModel]], seed: int) -> None:
+    """Check, before anything is timed, that at least one cell fits its model. The others become skipped rows.
 
     Raises:
-        InputError: none does, or there is none.
+        InputError: no cell fits, or there is none.
     """
     if not cells:
         raise InputError("there is nothing to time; give at least one batch size and one length")
-    unfit: list[InputError] = []
-    for cell, checkpoint, tokenizer in cells:
+    errors: list[InputError] = []
+    for cell, model in cells:
         try:
-            workloads.batches_of(cell, checkpoint.config, tokenizer, seed)
+            batches.batches_of_cell(cell, model.checkpoint.config, model.tokenizer, seed)
         except InputError as error:
-            unfit.append(error)
-    if len(unfit) == len(cells):
-        raise unfit[0]
+            errors.append(error)
+    if len(errors) == len(cells):
+        raise errors[0]

@@ -1,7 +1,8 @@
-"""The worker processes of a cell: built, judged, warmed up, and asked for samples."""
+"""The worker processes of a cell: start them, judge their outputs, warm them up, and ask them for samples."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from time import monotonic, process_time, sleep
@@ -9,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from triglot.bench.machine import load as machine
-from triglot.bench.machine import memory
-from triglot.bench.report import statistics
+from triglot.bench.machine import load, memory
+from triglot.bench.report.report import Result
+from triglot.bench.report.statistics import is_steady, percentiles
 from triglot.parity.output_names import GENERATED
 from triglot.shared.checkpoint import npz
 from triglot.shared.errors import FrameworkError
@@ -19,50 +20,46 @@ from triglot.shared.worker import Worker, WorkerError
 
 from .arms import ARMS
 from .cases import Case
-from .results import Result
-from .settings import ALLOCATORS, SHARED_DEVICE, Settings
-from .toolchain import Toolchain, compiling_into
-from .work import Truth, Work
+from .settings import Settings
+from .toolchain import Toolchain, cache_variables
+from .work import Work
 
-Step = Callable[[str], None]
+OnStep = Callable[[str], None]
 
-AWAKE = 0.01  # seconds of calls that do not count at the beginning of a turn, about, one at least
-# Seconds of a call. Of three arms with such calls, the first of a turn took -14, 5 and 10 ms longer than the second,
-# give or take 7, 9 and 14: with 0.2 s, where it loses up to 13 ms, that would count.
-LONG = 0.7
+UNCOUNTED = 0.01  # seconds of calls, and at least one call, that do not count at the beginning of a turn
+# Seconds. In three arms with calls this long, the first call of a turn took -14, 5 and 10 ms longer than the second,
+# give or take 7, 9 and 14, which is not worth an extra call. In arms with calls of 0.2 s it took up to 13 ms longer.
+LONG_CALL = 0.7
+
+
+@dataclass
+class _Measured:
+    """What is measured of a case and does not stand in its result."""
+
+    first_call_s: float = 0.0
+    peak_mb: float = 0.0  # until its outputs were judged
+    call_s: float = 0.0  # after warming up
+    generated_tokens: int | None = None
 
 
 class Workers:
-    """The workers that are alive, and the results of all that were."""
+    """The workers that are alive, and the results of all that were started."""
 
     def __init__(
-        self, work: Work, settings: Settings, command: Sequence[str], step: Step, toolchain: Toolchain | None = None
+        self, work: Work, settings: Settings, command: Iterable[str], on_step: OnStep, toolchain: Toolchain | None
     ) -> None:
         self._work = work
         self.settings = settings
-        self._command = command
-        self._step = step
+        self._command = tuple(command)
+        self.on_step = on_step
         self._toolchain = toolchain
         self._alive: dict[Case, Worker] = {}
         self._results: dict[Case, Result] = {}
-        self._expected: dict[Case, float] = {}
+        self._measured: dict[Case, _Measured] = {}
+        self._device_samples: dict[Case, list[float]] = {}
         self.environments: dict[str, Any] = {}
-        self._processor_seconds = 0.0
-        self._others: list[tuple[float, float]] = []
-
-    @property
-    def results(self) -> list[Result]:
-        """One for each case that was started, with what its samples say."""
-        for result in self._results.values():
-            if result.status == "ok" and result.rounds:
-                samples = [sample for samples in result.rounds for sample in samples]
-                result.facts["latency_ms"] = statistics.summary(samples)
-                if result.device:
-                    result.facts["device_ms"] = statistics.summary(result.device)
-                half = result.facts["latency_ms"]["p50"]
-                result.facts |= self._work.facts(half / 1000, result.facts.get(GENERATED))
-                result.facts["compile_s"] = max(0.0, result.facts["first_s"] - half / 1000)
-        return list(self._results.values())
+        self._own_processor_seconds = 0.0
+        self._used_by_others: list[tuple[float, float]] = []  # processors, and for how many seconds
 
     def __enter__(self) -> "Workers":
         return self
@@ -70,136 +67,150 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close(list(self._alive))
 
-    @contextmanager
-    def watching(self) -> Generator[None]:
-        """Take notice of what other processes use of the processors meanwhile."""
-        before, ours = machine.Moment.now(), self._processor_seconds + process_time()
-        yield
-        after = machine.Moment.now()
-        used = machine.others(before, after, self._processor_seconds + process_time() - ours)
-        if used is not None:
-            self._others.append((used, after.time - before.time))
-
-    def others(self) -> float | None:
-        """How many processors others used while the arms took turns; None where that is not known."""
-        elapsed = sum(seconds for _, seconds in self._others)
-        return sum(used * seconds for used, seconds in self._others) / elapsed if elapsed else None
+    def results(self) -> list[Result]:
+        """Return the result of each case that was started, with the statistics of its samples so far."""
+        for case, result in self._results.items():
+            if result.status == "ok" and result.rounds:
+                result.latency_ms = percentiles([sample for samples in result.rounds for sample in samples])
+                if self._device_samples[case]:
+                    result.device_ms = percentiles(self._device_samples[case])
+                measured = self._measured[case]
+                result.compile_s = max(0.0, measured.first_call_s - result.latency_ms.p50 / 1000)
+                self._work.add_throughput(result, measured.generated_tokens)
+        return list(self._results.values())
 
     def result(self, case: Case) -> Result:
-        """What is known of a case that was started."""
+        """Return the result of a case that was started."""
         return self._results[case]
 
     def is_alive(self, case: Case | None) -> bool:
-        """Whether there is such a case, and it can be timed."""
+        """Return whether a case can be timed."""
         return case in self._alive
 
-    def memory(self, case: Case | None) -> float:
-        """The mebibytes that a case took at most, as far as is known; 0 on a GPU, whose memory is another one."""
-        if case is None or case not in self._results or case.cell.device != "cpu":
+    def peak_mb(self, case: Case | None) -> float:
+        """Return the most memory in MiB that a case took; 0 if that is not known, or the case runs on a GPU."""
+        if case is None or case not in self._measured or case.cell.device != "cpu":
             return 0.0
-        return self._results[case].facts.get("judged_rss_mb", 0.0)
+        return self._measured[case].peak_mb
 
-    def expected(self, case: Case) -> float:
-        """The seconds that a call takes, after warming up."""
-        return self._expected.get(case, 0.0)
+    def call_seconds(self, case: Case) -> float:
+        """Return the seconds that a call takes after warming up."""
+        return self._measured[case].call_s if case in self._measured else 0.0
+
+    @contextmanager
+    def watching_others(self) -> Generator[None]:
+        """Measure meanwhile how many processors other processes use."""
+        before, own = load.Moment.now(), self._own_processor_seconds + process_time()
+        yield
+        after = load.Moment.now()
+        used = load.used_by_others(before, after, self._own_processor_seconds + process_time() - own)
+        if used is not None:
+            self._used_by_others.append((used, after.time - before.time))
+
+    def used_by_others(self) -> float | None:
+        """Return how many processors others used while the arms took turns; None if that is not known."""
+        elapsed = sum(seconds for _, seconds in self._used_by_others)
+        return sum(used * seconds for used, seconds in self._used_by_others) / elapsed if elapsed else None
 
     def start(self, case: Case) -> bool:
-        """Build a case in a new process, judge its outputs and warm it up; whether it is ready to be timed."""
-        result = self._results[case] = Result(case, "ok")
-        folder = self._work.folder
-        name = f"{case.arm}-{case.copy}"
-        self._step("computing what is right")
+        """Build a case in a new process, judge its outputs and warm it up. Return whether it can be timed."""
+        result = self._results[case] = Result(case)
+        self._device_samples[case] = []
+        self.on_step("computing the truth")
         try:
-            expectation = self._work.expectation()  # before the worker is there: both take memory
+            self._work.truth()  # before the worker starts, because both need memory
         except FrameworkError as error:
-            result.status, result.failure = "failed", str(error)
+            result.fail(str(error))
             return False
-        own = Path(mkdtemp(prefix=f"{name}-", dir=folder))
-        if self._toolchain is not None and ARMS[case.arm].compiles_in_cpp(case.cell.device):
-            self._step("preparing PyTorch's compiler")
+        folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=self._work.folder))
+        if self._toolchain is not None and ARMS[case.arm].compiles_cpp(case.cell.device):
+            self.on_step("preparing PyTorch's compiler")
             try:
-                self._toolchain.copy_to(own)
+                self._toolchain.copy_to(folder)
             except OSError as error:
-                result.status, result.failure = "failed", f"there is no room to compile in: {error.strerror or error}"
+                result.fail(f"cannot prepare the compiler: {error.strerror or error}")
                 return False
-        self._step(f"building {case.arm}")
-        worker = Worker(
-            self._command,
-            own / "log",
-            case.cell.threads,
-            self.settings.time_limit,
-            ALLOCATORS[self.settings.allocator] | SHARED_DEVICE | compiling_into(own),
+        self.on_step(f"building {case.arm}")
+        variables = {**self.settings.worker_variables(), **cache_variables(folder)}
+        self._alive[case] = Worker(
+            self._command, folder / "log", case.cell.threads, self.settings.time_limit, variables
         )
-        self._alive[case] = worker
+        return self._build(case, folder / "outputs.npz") and self._warm_up(case)
+
+    def _build(self, case: Case, outputs: Path) -> bool:
+        arm, work = ARMS[case.arm], self._work
         request = {
-            "case": case.to_dict(),
-            "builder": ARMS[case.arm].builder,
-            "checkpoint": str(self._work.checkpoint),
-            "batches": [str(file) for file in self._work.files],
-            "judged": str(self._work.judged) if self._work.judged else None,
-            "outputs": str(folder / f"{name}.npz"),
-            "processors": machine.processors(case.cell.threads),
+            "case": {"arm": case.arm, **asdict(case.cell)},
+            "arm": {name: getattr(arm, name) for name in ("framework", "mode", "builder", "packages")},
+            "checkpoint": str(work.checkpoint),
+            "batches": [str(file) for file in work.files],
+            "judged": str(work.judged_file) if work.judged_file else None,
+            "outputs": str(outputs),
+            "processors": load.processors(case.cell.threads),
             "memory_limit_mb": self.settings.memory_limit_mb,
         }
         answer = self._ask(case, "build", request)
         if answer is None:
             return False
-        self.environments[case.arm] = answer.pop("environment")
-        result.facts |= answer
-        right = self._is_right(case, expectation, folder / f"{name}.npz")
-        memory.give_back()  # what was taken to judge gradients
-        return right and self._warm_up(case)
+        self.environments[case.arm] = answer["environment"]
+        result = self._results[case]
+        for name in ("import_s", "load_s", "peak_rss_mb", "peak_device_mb"):
+            setattr(result, name, answer[name])
+        self._measured[case] = _Measured(answer["first_call_s"], answer["judged_rss_mb"])
+        is_right = self._judge(case, outputs)
+        memory.give_back()  # what judging gradients took
+        return is_right
 
-    def _is_right(self, case: Case, expectation: Truth, file: Path) -> bool:
-        """Judge what a case computed; where it is wrong, that is the result."""
+    def _judge(self, case: Case, file: Path) -> bool:
+        """Judge the outputs of a case, and end it if they are wrong."""
         result = self._results[case]
         outputs = npz.read(file)
         if GENERATED in outputs:
-            result.facts[GENERATED] = int(outputs.pop(GENERATED))
+            self._measured[case].generated_tokens = int(outputs.pop(GENERATED))
         try:
-            parity = expectation.judge(outputs)
+            result.parity = self._work.truth().judge(outputs)
         except MemoryError:
-            result.status, result.failure = "failed", "there is no memory to judge what it computes"
+            result.fail("not enough memory to judge the outputs")
+        else:
+            if result.parity.verdict != "pass":
+                result.fail(f"{result.parity.name} diverged: {result.parity.reason}")
+        if result.status == "failed":
             self.close([case])
-            return False
-        result.facts["parity"] = {name: getattr(parity, name) for name in ("error", "budget", "verdict", "name")}
-        if parity.verdict != "pass":
-            result.status, result.failure = "failed", f"{parity.name} diverged: {parity.reason}"
-            self.close([case])
-            return False
-        return True
+        return result.status == "ok"
 
     def _warm_up(self, case: Case) -> bool:
-        self._step(f"warming up {case.arm}")
+        self.on_step(f"warming up {case.arm}")
         windows: list[list[float]] = []
         end = monotonic() + self.settings.warm_up
-        while not statistics.is_steady(windows) and (monotonic() < end or not windows):
+        while not is_steady(windows) and (monotonic() < end or not windows):
             answer = self._ask(case, "sample", {"seconds": 0.1, "least": 1})
             if answer is None:
                 return False
             windows.append(answer["samples_ms"])
-        self._results[case].facts["warm_up_calls"] = sum(map(len, windows))
-        self._expected[case] = float(np.median(np.concatenate(windows[-3:]))) / 1000
+        self._results[case].warm_up_calls = sum(map(len, windows))
+        self._measured[case].call_s = float(np.median(np.concatenate(windows[-3:]))) / 1000
         return True
 
     def sample(self, case: Case, seconds: float) -> bool:
-        """One round of a case; whether there was one: not of a case that is not alive, or dies.
+        """Take the samples of one turn. Return whether that worked: not if the case is dead, or dies.
 
-        Its first call does not count: after the others' turns it finds cold caches and processors that have slept. Of a
-        long call that is too little to take twice the time for.
+        The first call of a turn does not count, because it finds cold caches and processors that slept during the turns
+        of others. Only for long calls is that effect too small to spend another call on.
         """
         if case not in self._alive:
             return False
         sleep(self.settings.pause)
-        if self.expected(case) < LONG and self._ask(case, "sample", {"seconds": AWAKE, "least": 1}) is None:
-            return False
+        if self.call_seconds(case) < LONG_CALL:
+            uncounted = self._ask(case, "sample", {"seconds": UNCOUNTED, "least": 1})
+            if uncounted is None:
+                return False
         answer = self._ask(case, "sample", {"seconds": seconds, "least": 1})
         if answer is None:
             return False
-        self._results[case].rounds.append(answer["samples_ms"])
-        self._results[case].device += answer["device_ms"]
-        used = max(answer["processors_used"], self._results[case].facts.get("processors_used", 0.0))
-        self._results[case].facts["processors_used"] = used
+        result = self._results[case]
+        result.rounds.append(answer["samples_ms"])
+        self._device_samples[case] += answer["device_ms"]
+        result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
         return True
 
     def close(self, cases: Iterable[Case]) -> None:
@@ -209,17 +220,16 @@ class Workers:
                 self._alive.pop(case).close()
 
     def _ask(self, case: Case, kind: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer; None if there is none, and then that is the result."""
+        """Return the answer of a worker. If there is none, record why, and return None."""
         worker = self._alive[case]
         try:
             worker.send(kind, request)
             answer = worker.receive()
         except WorkerError as error:
             limit = self.settings.memory_limit_mb
-            advice = f" (it had {limit} MiB: raise --memory-limit if that was too little)"
-            told = f"{error}{advice if limit else ''}"
-            self._results[case].status, self._results[case].failure = "failed", told
+            advice = f" (the limit was {limit} MiB: raise --memory-limit if that is too little)" if limit else ""
+            self._results[case].fail(f"{error}{advice}")
             self.close([case])
             return None
-        self._processor_seconds += answer["processor_seconds"]
+        self._own_processor_seconds += answer["processor_seconds"]
         return answer

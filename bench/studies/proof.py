@@ -1,64 +1,52 @@
 """Prove that the benchmark measures what it says: ``make bench-proof``.
 
-Run after run, on an otherwise idle machine: the same arm against itself has to read within 3 %, its interval has to
-hold 1 (18 times of 20), and an arm that waits busily for a tenth of its time has to be seen as slower every time, by an
-interval that holds 1.1 (18 times of 20); one that computes eight times in a call takes part in few rounds, and its
-interval has to hold 8 as often. Then what the harness adds to a known sleep and to a known matrix product; and
-three cases against a plain loop with a clock of its own, in turns, for longer than a sweep: both medians, and the ratio
-of the rounds. Writes RESULT.json; exit code 1 where a promise is not kept.
+On an otherwise idle machine, 20 runs compare an arm with itself and with two slowed copies:
+
+- against itself, the ratio must be within 3 %, and its interval must hold 1 (in 18 of 20 runs);
+- an arm with a busy wait of a tenth must be seen as slower in every run, and the interval must hold 1.1 (18 of 20);
+- an arm that computes eight times per call has few rounds, and its interval must hold 8 (18 of 20).
+
+Then the proof measures what the harness adds to a sleep and to a matrix product. Finally it times three arms against
+a plain loop with a clock of its own, in turns, for longer than a sweep, and compares the medians and the ratio. It
+writes RESULT.json, and exits with code 1 if a promise is not kept.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from triglot.bench.machine import load as machine
-from triglot.bench.run import triglot_arm as ours
+from triglot.bench.machine.load import MachineState
 from triglot.bench.run import worker
+from triglot.bench.run.arms import ARMS, register
+from triglot.bench.run.benchmark import WORKER
 from triglot.bench.run.cases import Cell
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.triglot_arm import TriglotArm
+from triglot.bench.run.work import BenchedModel
 from triglot.shared import files
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores, environment
-from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 
-# A sweep knows the arms of its table alone: in these workers, two others are the first, made slower.
-ARM, SLOWED, SLOW = "triglot-torch-eager", "torch-nn", "paddle-nn"
+BASELINE = "triglot-torch-eager"
+CLOCKED = ("triglot-torch-eager", "triglot-paddle-eager", "triglot-jax-jit")
 WITHIN, HELD, ADDED, CLOCK = 0.03, 18, 0.01, 0.05
 WAITS, TIMES = 0.1, 8
-TRUE = {SLOWED: 1 + WAITS, SLOW: TIMES}  # how many times as long as the first they take
-_NAMES = {"slowed": SLOWED, "slow": SLOW}  # in the result
-COMMAND = (sys.executable, "-P", "-m", "triglot.bench.studies.proof", "--worker")
-PLAIN = "transformers-eager"  # stands for another arm, timed by a loop and a clock of its own
-CLOCKED = ("triglot-torch-eager", "triglot-paddle-eager", "triglot-jax-jit")
+TRUE_RATIOS = {"slowed": 1 + WAITS, "slow": TIMES}  # of the arms of these names to the baseline
+_MODULE = "triglot.bench.studies.proof"
 
 
-def checkpoint() -> Checkpoint:
-    """The model of the proof: MiniLM's sizes, two layers of them."""
-    return Checkpoint(_config(), initialize(_config()))
-
-
-def _config() -> ModelConfig:
-    return replace(recipe("minilm"), layers=2)
-
-
-def cell() -> Cell:
-    """The work of the proof."""
-    return Cell("minilm, 2 layers", "forward", "padded", "float32", "cpu", 8, 128, 1.0, cores())
-
-
-class Slowed(ours.Ours):
-    """The arm with a busy wait behind each call, of a tenth of what the call took."""
+class WaitingArm(TriglotArm):
+    """The baseline with a busy wait after each call, a tenth as long as the call."""
 
     def call(self) -> list[Any]:
         """Compute, then wait."""
@@ -71,56 +59,50 @@ class Slowed(ours.Ours):
         return result
 
 
-class Slow(ours.Ours):
-    """The arm, computing eight times in a call. After a wait of that length it would compute more slowly."""
+class RepeatingArm(TriglotArm):
+    """The baseline, computing eight times per call. A busy wait of that length would slow down the next call."""
 
     def call(self) -> list[Any]:
-        """Compute, and again."""
+        """Compute eight times."""
         for _ in range(TIMES - 1):
             self.wait(super().call())
         return super().call()
 
 
+class ClockedArm(TriglotArm):
+    """An arm that is timed by ``plain_sample``."""
+
+
+register("slowed", replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm"))
+register("slow", replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm"))
+for _name in CLOCKED:
+    register(f"clocked-{_name}", replace(ARMS[_name], builder=f"{_MODULE}:ClockedArm"))
+
+
+def proof_model() -> BenchedModel:
+    """Return the model of the proof: two layers of the size of MiniLM's."""
+    config = replace(recipe("minilm"), layers=2)
+    return BenchedModel("minilm, 2 layers", Checkpoint(config, initialize(config)))
+
+
+def proof_cell() -> Cell:
+    """Return the work of the proof."""
+    return Cell("minilm, 2 layers", "forward", "padded", "float32", "cpu", 8, 128, 1.0, cores())
+
+
 def main(
-    results: Annotated[Path | None, typer.Argument(help="What to write, without its ending, .json.")] = None,
-    runs: Annotated[int, typer.Option(min=1)] = 20,
-    as_worker: Annotated[bool, typer.Option("--worker", hidden=True)] = False,
-    clock: Annotated[str | None, typer.Option(hidden=True)] = None,
+    results: Annotated[Path | None, typer.Argument(help="File to write, without its ending .json.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of the arm against itself.")] = 20,
 ) -> None:
-    """Prove it, and say what was found."""
-    if as_worker:
-        _work(clock)
-    else:
-        _prove(results, runs)
-
-
-def _work(clocked: str | None) -> None:
-    build = worker.build
-
-    def disguised(request: dict[str, Any]) -> Any:
-        arm = request["case"]["arm"]
-        if arm in TRUE:
-            ours.prepare = {SLOWED: Slowed, SLOW: Slow}[arm]
-        if arm == PLAIN:
-            worker.sample = plain
-        if real := {SLOWED: ARM, SLOW: ARM, PLAIN: clocked}.get(arm):
-            case = {**request["case"], "arm": real, "id": request["case"]["id"].replace(arm, real)}
-            return build({**request, "case": case, "builder": "triglot.bench.run.triglot_arm:prepare"})
-        return build(request)
-
-    worker.build = disguised
-    worker.main()
-
-
-def _prove(results: Path | None, runs: int) -> None:
+    """Measure, and print which promises are kept."""
     target = results.with_suffix(".json") if results else None
     if target is not None:
         files.check_target(target)
     content: dict[str, Any] = {"schema": "triglot.bench-proof/1", "environment": environment()}
-    content["machine"] = machine.state()
+    content["machine"] = asdict(MachineState.now())
     content["runs"] = [_run(number) for number in range(runs)]
-    content["harness"] = _cost()
-    content["clock"] = [_against_the_clock(arm) for arm in CLOCKED]
+    content["harness"] = _harness_cost()
+    content["clock"] = [_compare_clocks(arm) for arm in CLOCKED]
     content["promises"] = promises(content)
     if target is not None:
         with files.writing(target) as file:
@@ -130,98 +112,111 @@ def _prove(results: Path | None, runs: int) -> None:
     raise typer.Exit(0 if all(kept for _, kept in content["promises"].values()) else 1)
 
 
-def promises(found: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    """Each promise, what was reached, and whether it is kept."""
-    runs = found["runs"]
+def promises(content: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Return for each promise what was reached, and whether it is kept."""
+    runs = content["runs"]
+    enough = len(runs) * HELD / 20
     near = sum(abs(run["again"][0] - 1) <= WITHIN for run in runs)
     held = sum(run["again"][1] <= 1 <= run["again"][2] for run in runs)
     seen = sum(run["slowed"][1] > 1 for run in runs)
-    right = {arm: sum(run[arm][1] <= TRUE[name] <= run[arm][2] for run in runs) for arm, name in _NAMES.items()}
-    worst = max(abs(value - 1) for one in found["clock"] for value in (one["ratio"], one["bench_ms"] / one["clock_ms"]))
-    added = max(found["harness"].values())
-    return {
+    clock_errors = [
+        abs(ratio - 1) for row in content["clock"] for ratio in (row["ratio"], row["bench_ms"] / row["clock_ms"])
+    ]
+    added = max(content["harness"].values())
+    kept = {
         f"the same arm within {WITHIN:.0%}": (f"{near} of {len(runs)}", near == len(runs)),
-        "its interval holds 1": (f"{held} of {len(runs)}", held >= len(runs) * HELD / 20),
+        "its interval holds 1": (f"{held} of {len(runs)}", held >= enough),
         f"a busy wait of {WAITS:.0%} is seen": (f"{seen} of {len(runs)}", seen == len(runs)),
-        **{
-            f"its interval holds {TRUE[name]:g}": (
-                f"{right[arm]} of {len(runs)}",
-                right[arm] >= len(runs) * HELD / 20,
-            )
-            for arm, name in _NAMES.items()
-        },
-        f"the harness adds under {ADDED:.0%}": (f"{added:.2%}", added < ADDED),
-        f"medians within {CLOCK:.0%} of an independent clock": (f"{worst:.1%}", worst <= CLOCK),
     }
+    for arm, ratio in TRUE_RATIOS.items():
+        held = sum(run[arm][1] <= ratio <= run[arm][2] for run in runs)
+        kept[f"its interval holds {ratio:g}"] = (f"{held} of {len(runs)}", held >= enough)
+    kept[f"the harness adds under {ADDED:.0%}"] = (f"{added:.2%}", added < ADDED)
+    worst = max(clock_errors)
+    kept[f"medians within {CLOCK:.0%} of an independent clock"] = (f"{worst:.1%}", worst <= CLOCK)
+    return kept
 
 
 def _run(number: int) -> dict[str, Any]:
-    settings = Settings(seed=number)
-    sweep = Sweep(checkpoint(), [ARM, SLOWED, SLOW], settings, tokenizer=None, command=COMMAND)
-    sweep.run(cell())
-    ratios = {one.a.split("/")[0]: one.ratio for one in sweep.comparisons}
-    arms = {"again": f"{ARM}*", **_NAMES}
-    found: dict[str, Any] = {key: (ratios[arm].median, ratios[arm].low, ratios[arm].high) for key, arm in arms.items()}
-    found["others"] = sweep.others[cell().id]
-    print(number, found, file=sys.stderr)  # noqa: T201
-    return found
+    sweep = Sweep(proof_model(), [BASELINE, *TRUE_RATIOS], Settings(seed=number), command=WORKER)
+    sweep.run(proof_cell())
+    ratios = {comparison.a.split("/")[0]: comparison.ratio for comparison in sweep.comparisons}
+    arms = {"again": f"{BASELINE}*", **{arm: arm for arm in TRUE_RATIOS}}
+    run: dict[str, Any] = {key: (ratios[arm].median, ratios[arm].low, ratios[arm].high) for key, arm in arms.items()}
+    run["others"] = sweep.others[proof_cell().id]
+    print(number, run, file=sys.stderr)  # noqa: T201
+    return run
 
 
-def _cost() -> dict[str, float]:
-    """What the loop that takes samples adds to a call, as a share of it: a sleep, and a matrix product."""
+def _harness_cost() -> dict[str, float]:
+    """Return what the loop that takes samples adds to a call, as a share of it."""
     matrix = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for name, call in (("sleep of 5 ms", lambda: time.sleep(0.005)), ("matrix product", lambda: matrix @ matrix)):
         shares: list[float] = []
         for _ in range(9):
-            timed = _Timed(call)
+            timed = _SelfTimed(call)
             samples: list[float] = worker.sample(timed, None, 0.3, 10)["samples_ms"]
-            shares.append(sum(samples) / sum(timed.own) - 1)
-        found[name] = float(np.median(shares))
-    return found
+            shares.append(sum(samples) / sum(timed.milliseconds) - 1)
+        costs[name] = float(np.median(shares))
+    return costs
 
 
-class _Timed:
-    """A call that knows how long it took, in milliseconds."""
+class _SelfTimed:
+    """A call that measures its own duration."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
-        self.own: list[float] = []
+        self.milliseconds: list[float] = []
 
     def call(self) -> None:
-        """Compute, and note the time."""
+        """Compute, and record the time."""
         begin = time.perf_counter_ns()
         self.compute()
-        self.own.append((time.perf_counter_ns() - begin) / 1e6)
+        self.milliseconds.append((time.perf_counter_ns() - begin) / 1e6)
 
     def wait(self, results: Any) -> None:
-        """Nothing: it is done."""
+        """Do nothing: the results are finished."""
 
     def outputs(self, results: Any) -> dict[str, Any]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
 
-def plain(prepared: Any, _: Any, seconds: float, least: int) -> dict[str, Any]:
-    """In the place of ``worker.sample``: as anybody would time a call, by another clock."""
-    taken: list[float] = []
-    while sum(taken) < 1000 * seconds or len(taken) < least:
+def plain_sample(prepared: Any, seconds: float, least: int) -> dict[str, Any]:
+    """Time calls in a plain loop, with a clock that the harness does not use."""
+    samples: list[float] = []
+    while sum(samples) < 1000 * seconds or len(samples) < least:
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         prepared.wait(prepared.call())
-        taken.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - begin) / 1e6)
-    return {"samples_ms": taken, "device_ms": [], "processors_used": 0.0}
+        samples.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - begin) / 1e6)
+    return {"samples_ms": samples, "device_ms": [], "processors_used": 0.0}
 
 
-def _against_the_clock(arm: str) -> dict[str, Any]:
-    """An arm by the benchmark, and the same in another process by a plain loop, in turns; their medians and ratio."""
-    # Enough rounds for the medians of both on a machine whose speed varies; the ratio, round by round, takes fewer.
+def clocked_worker() -> None:
+    """Run a worker that times every ``ClockedArm`` with the plain loop."""
+    harness_sample = worker.sample
+
+    def sample(prepared: Any, device: Any, seconds: float, least: int) -> dict[str, Any]:
+        if isinstance(prepared, ClockedArm):
+            return plain_sample(prepared, seconds, least)
+        return harness_sample(prepared, device, seconds, least)
+
+    worker.sample = sample
+    worker.main()
+
+
+def _compare_clocks(arm: str) -> dict[str, Any]:
+    """Time an arm with the benchmark, and in another process with the plain loop, in turns."""
+    # Medians need more rounds than ratios on a machine whose speed varies.
     settings = Settings(seconds=10, rounds=120, again=False)
-    sweep = Sweep(checkpoint(), [arm, PLAIN], settings, tokenizer=None, command=(*COMMAND, "--clock", arm))
-    sweep.run(cell())
-    bench, clock = (one.facts["latency_ms"]["p50"] for one in sweep.results)
-    (ratio,) = [one.ratio for one in sweep.comparisons]
-    found = {"arm": arm, "bench_ms": bench, "clock_ms": clock}
-    return {**found, "ratio": 1 / ratio.median, "low": 1 / ratio.high, "high": 1 / ratio.low}
+    command = (sys.executable, "-P", "-c", f"from {_MODULE} import clocked_worker; clocked_worker()")
+    sweep = Sweep(proof_model(), [arm, f"clocked-{arm}"], settings, command=command)
+    sweep.run(proof_cell())
+    bench, clock = (result.latency_ms.p50 if result.latency_ms else float("nan") for result in sweep.results)
+    (ratio,) = [comparison.ratio for comparison in sweep.comparisons]
+    row = {"arm": arm, "bench_ms": bench, "clock_ms": clock}
+    return {**row, "ratio": 1 / ratio.median, "low": 1 / ratio.high, "high": 1 / ratio.low}
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""``triglot bench``: which framework, in which mode, is fastest for a model on this machine, and by how much."""
+"""``triglot bench``: find out which framework, in which mode, is fastest for a model on this machine."""
 
 import sys
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from triglot import exit_codes
+from triglot.bench.run.settings import ALLOCATORS, ORDERS, WORKLOADS
 from triglot.commands.options import (
     CPU,
     FLOAT32,
@@ -25,156 +26,108 @@ from triglot.commands.options import (
 from triglot.commands.output import PRINTED, check_apart, check_file, check_target, show, shows_tables, write_json
 from triglot.shared.errors import BenchError
 
-if TYPE_CHECKING:
-    from triglot.bench.report.comparison import Change  # which would make every command wait
+if TYPE_CHECKING:  # at run time these would slow down every command
+    from triglot.bench.report.comparison import Changes
+    from triglot.bench.report.report import Report
 
 ModelsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="MODEL...",
-        help="One or more, each a recipe, a neutral checkpoint (.npz), or a folder with config.json and "
-        "model.safetensors, as for parity.",
-    ),
+    typer.Argument(metavar="MODEL...", help="Recipes, checkpoints (.npz) or model folders, as for parity."),
 ]
-
-
-class Workload(StrEnum):
-    """What is computed."""
-
-    forward = "forward"
-    forward_backward = "forward+backward"
-    training = "training"
-    generation = "generation"
-
-
-class Order(StrEnum):
-    """How the rows of a batch are as long as they are."""
-
-    padded = "padded"
-    arrival = "arrival"
-    sorted = "sorted"
-
-
-class Allocator(StrEnum):
-    """What becomes of memory between two calls."""
-
-    keep = "keep"
-    default = "default"
+Workload = StrEnum("Workload", WORKLOADS)
+Order = StrEnum("Order", ORDERS)
+Allocator = StrEnum("Allocator", tuple(ALLOCATORS))
+FORWARD, PADDED, KEEP = Workload("forward"), Order("padded"), Allocator("keep")  # the defaults
 
 
 def bench(
     model: ModelsArgument,
     framework: Annotated[
-        list[Framework] | None, typer.Option(help="Only the arms of this one; repeatable. Default: every one.")
+        list[Framework] | None, typer.Option(help="Time the arms of this framework; repeatable. Default: all.")
     ] = None,
-    mode: Annotated[list[Mode] | None, typer.Option(help="Only the arms in this mode; repeatable.")] = None,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this arm, as nnx; repeatable. Default: every one (docs/benchmark.md)."),
-    ] = None,
-    workload: Annotated[Workload, typer.Option(help="What is computed.")] = Workload.forward,
+    mode: Annotated[list[Mode] | None, typer.Option(help="Time the arms in this mode; repeatable.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Time this arm; repeatable (docs/benchmark.md).")] = None,
+    workload: Annotated[Workload, typer.Option(help="What to compute.")] = FORWARD,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8.")] = None,
     length: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
     ] = None,
     fill: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Share of the tokens that is real, over 0, up to 1; the first row is whole, whatever it is. "
-            "Repeatable. Default: 1.",
-        ),
+        list[float] | None, typer.Option(help="Share of real tokens, over 0 and up to 1; repeatable. Default: 1.")
     ] = None,
     order: Annotated[
         list[Order] | None,
-        typer.Option(
-            help="padded: rows as --fill says; arrival: sentences of real prose as they come; sorted: by length. "
-            "Repeatable. Default: padded."
-        ),
+        typer.Option(help="Padded rows, or sentences as they come or sorted; repeatable. Default: padded."),
     ] = None,
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
-    device: Annotated[Device, typer.Option(help="Where to run.")] = CPU,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 1.5,
-    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds that they are spread over.")] = 48,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take for one answer.")
-    ] = 600,
+    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds over which to spread the samples.")] = 48,
+    time_limit: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take to answer.")] = 600,
     memory_limit: Annotated[
-        int | None,
-        typer.Option(min=1, max=10**9, metavar="MIB", help="Memory that an arm may take. Default: what there is."),
+        int | None, typer.Option(min=1, max=10**9, metavar="MIB", help="Memory limit of each arm. Default: none.")
     ] = None,
     allocator: Annotated[
-        Allocator,
-        typer.Option(
-            help="keep: memory that a call frees is kept for the next; default: as the system does, which differs from "
-            "process to process."
-        ),
-    ] = Allocator.keep,
+        Allocator, typer.Option(help="Keep freed memory for the next call, or use the system's default.")
+    ] = KEEP,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
     seed: SeedOption = 0,
     json_file: JsonOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write tables and plots as one page that needs nothing else.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Complete the file of --json: what is in it is not timed again.")
-    ] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write tables and plots as one HTML page.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete the file of --json.")] = False,
     compare: Annotated[
-        Path | None,
-        typer.Option(metavar="OLD", help="Say what has become slower since this result; exit code 1 if anything has."),
+        Path | None, typer.Option(metavar="OLD", help="Compare with an earlier report; exit code 1 if slower.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Time Triglot's implementations and the stock encoders of the frameworks, after proving that each is right."""
+    """Time Triglot and the stock encoders of the frameworks, after checking that each computes the right thing."""
     from triglot import models  # noqa: PLC0415
-    from triglot.bench.report import comparison, report  # noqa: PLC0415
-    from triglot.bench.report import page as bench_page  # noqa: PLC0415
-    from triglot.bench.report import tables as bench_tables  # noqa: PLC0415
+    from triglot.bench.report import comparison, document, page, tables  # noqa: PLC0415
     from triglot.bench.run import arms, benchmark  # noqa: PLC0415
-    from triglot.bench.run.cases import Case, cells  # noqa: PLC0415
+    from triglot.bench.run.cases import Case, cells_of_grid  # noqa: PLC0415
     from triglot.bench.run.settings import Settings  # noqa: PLC0415
+    from triglot.bench.run.work import BenchedModel  # noqa: PLC0415
     from triglot.commands.fields import configuration  # noqa: PLC0415
-    from triglot.shared import environment, files  # noqa: PLC0415
+    from triglot.shared import files  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
+    from triglot.shared.environment import cores  # noqa: PLC0415
 
     check_target(json_file, *model, config, compare)
     for target in (markdown, html):
         check_file(target, *model, config, compare)
     check_apart(json_file, markdown, html)
     if html is not None:
-        bench_page.check_page(html)
-    if resume and json_file in (None, PRINTED):
-        raise BenchError("--resume completes the file of --json; name a file")
-    _check_limits(memory_limit, threads)
-    _check_fills(fill or [], order or [])
-    earlier = comparison.read(json_file) if resume and json_file is not None and json_file.exists() else None
-    old = comparison.read(compare) if compare is not None else None
+        page.check_page(html)
+    _check_options(json_file, fill or [], order or [PADDED], threads, memory_limit, resume=resume)
+    earlier = document.read(json_file) if resume and json_file is not None and json_file.exists() else None
+    old = document.read(compare) if compare is not None else None
+
     dialect = source_dialect.value if source_dialect else None
-    resolved = [models.resolve(one, seed, configuration(config, fields), dialect) for one in dict.fromkeys(model)]
-    sources = [benchmark.BenchedModel(one.name, one.checkpoint, one.tokenizer) for one in resolved]
-    names = arms.selected([one.value for one in framework or []], [one.value for one in mode or []], arm or [])
-    spanned = [
+    sources = [models.resolve(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
+    names = arms.select(_values(framework), _values(mode), arm or [])
+    cells = [
         cell
         for source in sources
-        for cell in cells(
+        for cell in cells_of_grid(
             source.name,
             workload.value,
             batches=batch or [8],
             lengths=length or [min(128, source.checkpoint.config.source_max_length)],
             fills=fill or [1.0],
-            orders=[one.value for one in order or [Order.padded]],
-            dtypes=[one.value for one in dtype or [FLOAT32]],
+            orders=_values(order or [PADDED]),
+            dtypes=_values(dtype or [FLOAT32]),
             device=device.value,
-            threads=threads or environment.cores(),
+            threads=threads or cores(),
         )
     ]
     if old is not None:
-        ids = [Case(name, cell).id for cell in spanned for name in names]
-        ids += [case["id"] for case in earlier["cases"]] if earlier else []
-        configurations = {source.name: source.checkpoint.config.to_dict() for source in sources}
-        comparison.check_comparable(old, configurations, ids)
+        ids = [Case(name, cell).id for cell in cells for name in names]
+        ids += [result.case.id for result in earlier.results] if earlier else []
+        comparison.check_comparable(old, {one.name: one.checkpoint.config.to_dict() for one in sources}, ids)
     settings = Settings(
         seconds=seconds,
         rounds=rounds,
@@ -184,93 +137,102 @@ def bench(
         memory_limit_mb=memory_limit,
     )
 
+    total = len(cells) * len(names)
     title = f"bench of {', '.join(source.name for source in sources)}"
-    with (
-        bench_tables.steps(title, len(spanned) * len(names), quiet=quiet) as on_step,
-        Kept(json_file, there=earlier is not None) as kept,
-    ):
-        found = benchmark.bench(
-            sources,
-            spanned,
+    with progress(title, quiet=quiet) as on_progress, JsonFile(json_file, is_resumed=earlier is not None) as file:
+        report = benchmark.bench(
+            [BenchedModel(source.name, source.checkpoint, source.tokenizer) for source in sources],
+            cells,
             names,
             settings,
-            on_step=on_step,
-            on_results=kept.write,
+            on_step=lambda done, text: on_progress(done, total, text) if on_progress else None,
+            on_report=file.update,
             earlier=earlier,
         )
-    write_json(json_file, found)
-    changes = comparison.changes(old, found) if old is not None else []
-    differences = comparison.differences(old, found) if old is not None else []
+    write_json(json_file, document.to_json(report))
+    changes = comparison.compare(old, report) if old is not None else comparison.Changes()
     if markdown is not None:
-        parts = [report.markdown(found), *([comparison.markdown(changes, differences)] if changes else [])]
-        with files.writing(markdown) as file:
-            file.write("\n".join(parts).encode())
+        with files.writing(markdown) as target:
+            target.write(tables.markdown(report, changes).encode())
     if html is not None:
-        bench_page.write_page(found, html, changes, differences)
-    shown = shows_tables(json_file, quiet=quiet)
-    if shown:
-        show(bench_tables.print_bench, found)
-        if changes:
-            show(bench_tables.print_changes, changes, differences)
-    raise typer.Exit(_code(report.exit_code(found), found, changes, shown=shown))
+        page.write_page(report, html, changes)
+    tables_shown = shows_tables(json_file, quiet=quiet)
+    if tables_shown:
+        show(tables.print_report, report)
+        if changes.cases:
+            show(tables.print_changes, changes)
+    raise typer.Exit(_exit_code(report, changes, explain=not tables_shown))
 
 
-def _check_limits(memory_limit: int | None, threads: int | None) -> None:
+def _check_options(
+    json_file: Path | None,
+    fills: list[float],
+    orders: list[Order],
+    threads: int | None,
+    memory_limit: int | None,
+    *,
+    resume: bool,
+) -> None:
+    from triglot.bench.run.batches import check_fill  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
 
+    if resume and json_file in (None, PRINTED):
+        raise BenchError("--resume completes the file of --json; name a file")
     if memory_limit is not None and sys.platform != "linux":
-        raise BenchError("--memory-limit has no effect here, on Linux alone; leave it out")
+        raise BenchError("--memory-limit is only supported on Linux; leave it out")
     if threads is not None and threads > cores():
-        raise BenchError(f"--threads {threads} is over the {cores()} processors there are; ask for no more")
+        raise BenchError(f"--threads is {threads}; expected up to {cores()}, the number of processors; lower it")
+    if fills and PADDED not in orders:
+        raise BenchError("--fill applies only to --order padded, as sentences have lengths of their own; leave it out")
+    for fill in fills:
+        check_fill(fill)
 
 
-def _check_fills(fills: Sequence[float], orders: Sequence[Order]) -> None:
-    if fills and orders and Order.padded not in orders:
-        raise BenchError("--fill is for --order padded: sentences are as long as they are; leave it out")
-    if wrong := [share for share in fills if not 0 < share <= 1]:
-        raise BenchError(f"fill {wrong[0]:g} is no share; expected more than 0, up to 1")
+class JsonFile:
+    """The file of --json during a sweep. It grows with each group of arms, and Ctrl-C tells the user about it."""
 
+    def __init__(self, path: Path | None, *, is_resumed: bool) -> None:
+        self._path = path
+        self._unrelated = None if is_resumed else _version(path)  # what another run wrote
 
-class Kept:
-    """The file of --json while the sweep goes on: written with each result; whoever presses Ctrl-C is told of it."""
+    def update(self, report: "Report") -> None:
+        """Replace the file by the report so far."""
+        from triglot.bench.report import document  # noqa: PLC0415
 
-    def __init__(self, file: Path | None, *, there: bool) -> None:
-        self.file = file
-        self.foreign = None if there else _stamp(file)
+        write_json(self._path, document.to_json(report), more=True)
 
-    def write(self, so_far: dict[str, Any]) -> None:
-        """What there is so far, in the place of what there was."""
-        write_json(self.file, so_far, more=True)
-
-    def __enter__(self) -> "Kept":
+    def __enter__(self) -> "JsonFile":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Asked of the file, not remembered: an interrupt may come between its renaming and the next statement.
-        if kind is KeyboardInterrupt and _stamp(self.file) not in (None, self.foreign):
-            sys.stderr.write(f"triglot: {self.file} has what was timed; go on with --resume\n")
+        # Look at the file instead of remembering updates: an interrupt may come right after the file was replaced.
+        if kind is KeyboardInterrupt and _version(self._path) not in (None, self._unrelated):
+            sys.stderr.write(f"triglot: {self._path} has the results so far; continue with --resume\n")
 
 
-def _stamp(file: Path | None) -> tuple[int, int] | None:
-    """What differs once a file is replaced: where it lies and when it was written; None where there is none."""
-    if file is None or not file.is_file():
+def _version(path: Path | None) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced: its inode and modification time; None if there is no file."""
+    if path is None or not path.is_file():
         return None
-    found = file.stat()
-    return found.st_ino, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
-def _code(code: int, found: Mapping[str, Any], changes: "Sequence[Change]", *, shown: bool) -> int:
-    """The exit code, where ``code`` is that of the report alone; says why it is not 0, if no table does."""
-    if code == 2:
-        reasons: dict[str, list[str]] = {}
-        for case in found["cases"]:
-            reasons.setdefault(case["failure"], []).append(case["arm"])
-        told = "; ".join(f"{', '.join(dict.fromkeys(arms))}: {reason}" for reason, arms in reasons.items())
-        sys.stderr.write(f"triglot: nothing was timed; {told}\n")
-    judged = [case for case in found["cases"] if case["parity"]]
-    wrong = {case["id"]: "diverged" for case in judged if case["parity"]["verdict"] == "diverged"}
-    wrong |= {change.id: change.verdict for change in changes if change.verdict in ("slower", "gone")}
-    code = max(code, int(any(change.id in wrong for change in changes)))
-    if code == 1 and not shown:
-        sys.stderr.write(f"triglot: {'; '.join(f'{verdict}: {name}' for name, verdict in wrong.items())}\n")
-    return code
+def _values(choices: list[Framework] | list[Mode] | list[Order] | list[Dtype] | None) -> list[str]:
+    return [choice.value for choice in choices or []]
+
+
+def _exit_code(report: "Report", changes: "Changes", *, explain: bool) -> int:
+    """Return the exit code. If nothing was timed, or ``explain`` is set, say why it is not 0."""
+    problems = {result.case.id: "diverged" for result in report.diverged}
+    if not problems and not report.has_times:
+        arms: dict[str, dict[str, None]] = {}
+        for result in report.results:
+            arms.setdefault(result.failure, {})[result.case.arm] = None
+        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in arms.items())
+        sys.stderr.write(f"triglot: nothing was timed; {reasons}\n")
+        return exit_codes.FAILED
+    problems |= {change.id: change.verdict for change in changes.cases if change.is_regression}
+    if problems and explain:
+        sys.stderr.write(f"triglot: {'; '.join(f'{verdict}: {name}' for name, verdict in problems.items())}\n")
+    return exit_codes.FOUND if problems else exit_codes.OK

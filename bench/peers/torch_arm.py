@@ -1,4 +1,4 @@
-"""What the peers in PyTorch share: how a stock module is run forward, derived, and trained."""
+"""A stock module of PyTorch as an arm: its forward pass, gradients and training steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
-from triglot.impls import pytorch as _woken  # noqa: F401 (what it does for PyTorch's first calls is for every arm)
+from triglot.impls import pytorch as _initialized  # noqa: F401 (it makes the first calls of PyTorch safe, for every arm)
 from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.training.plan import BETAS, EPSILON
 
-Canonical = Callable[[Mapping[str, Array]], dict[str, Array]]
+ToCanonical = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
-class Calls:
-    """The calls of a module on several batches, as one.
+class TorchArm:
+    """A module and its batches.
 
-    ``run``: from the inputs of a batch to {"output": (B, S, D)}, and "pooler" (B, D) if there is one. ``canonical``:
-    one array for each parameter under its name in the module, by the canonical names.
+    ``run`` takes the inputs of a batch and returns "output" (B, S, D), and "pooler" (B, D) if the model has one.
+    ``to_canonical`` takes an array for each parameter of the module, and returns them under the canonical names.
     """
 
     def __init__(
@@ -32,22 +32,22 @@ class Calls:
         inputs: Sequence[Any],
         case: Case,
         batches: Sequence[EncoderBatch],
-        canonical: Canonical,
+        to_canonical: ToCanonical,
     ) -> None:
-        self.module, self.run, self.inputs, self.canonical = module, run, inputs, canonical
+        self.run, self.inputs, self.to_canonical = run, inputs, to_canonical
         self.device, self.workload = case.cell.device, case.cell.workload
         self.compute = {
             "forward": self._forward,
             "forward+backward": self._gradients,
             "training": self._step,
         }[self.workload]
-        self.taught = [
+        self.targets = [
             tuple(torch.from_numpy(array.copy()).to(self.device) for array in (batch.valid, batch.teacher))
             for batch in batches
             if batch.teacher is not None
         ]
         self.parameters = dict(module.named_parameters())
-        if self.workload == "training":  # it imports PyTorch's compiler, 1.5 s that others do without
+        if self.workload == "training":  # an optimizer imports PyTorch's compiler, which takes 1.5 s
             self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON)
 
     def call(self) -> list[Any]:
@@ -56,34 +56,34 @@ class Calls:
             return [self.compute(number) for number in range(len(self.inputs))]
 
     def wait(self, results: list[Any]) -> None:
-        """Wait until they are there."""
+        """Wait until the results are finished."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
-        """What a call returned, of the first batch."""
+        """Return what the first call returned for the first batch."""
         if self.workload == "forward":
             return {name: _array(value.float()) for name, value in results[0].items()}
         if self.workload == "forward+backward":
             loss, gradients = results[0]
-            return name_gradients(float(loss), self.canonical(self._arrays(gradients)))
+            return name_gradients(float(loss), self.to_canonical(self._arrays(gradients)))
         state = self.optimizer.state
         first = {name: state[tensor].get("exp_avg") for name, tensor in self.parameters.items()}
-        found = self.canonical(self._arrays(first)), self.canonical(self._arrays(self.parameters))
-        return name_first_step(results[0], *found)
+        moments, weights = (self.to_canonical(self._arrays(tensors)) for tensors in (first, self.parameters))
+        return name_first_step(results[0], moments, weights)
 
     def _forward(self, number: int) -> dict[str, Tensor]:
         return self.run(self.inputs[number])
 
     def _loss(self, number: int) -> Tensor:
-        valid, teacher = self.taught[number]
+        valid, teacher = self.targets[number]
         difference = torch.where(valid[:, :, None], self.run(self.inputs[number])["output"] - teacher, 0.0)
         return difference.square().sum() / (valid.sum() * teacher.shape[-1])
 
     def _gradients(self, number: int) -> tuple[Tensor, dict[str, Tensor]]:
         value = self._loss(number)
-        found = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
-        return value, dict(zip(self.parameters, found, strict=True))
+        gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
+        return value, dict(zip(self.parameters, gradients, strict=True))
 
     def _step(self, number: int) -> float:
         value = self._loss(number)
@@ -93,7 +93,7 @@ class Calls:
         return value.item()
 
     def _arrays(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Array]:
-        """The tensors as arrays; zeros for what the loss does not read."""
+        """Return the tensors as arrays, with zeros for parameters that the loss does not read."""
         return {
             name: np.zeros(tuple(self.parameters[name].shape), np.float32) if tensor is None else _array(tensor)
             for name, tensor in tensors.items()

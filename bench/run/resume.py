@@ -1,0 +1,98 @@
+"""What ``--resume`` reuses: earlier results with the same code, weights, packages and settings."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from triglot.bench.report.report import Comparison, Report, Result
+from triglot.shared.errors import BenchError
+
+from .cases import Case, Cell
+from .settings import Settings
+
+
+class EarlierResults:
+    """The results of one model in an earlier report; none without a report.
+
+    ``facts`` is what results depend on now. ``requested`` holds the ids of the cases that are asked for now.
+    """
+
+    def __init__(
+        self, report: Report | None, model: str, facts: Mapping[str, Any], requested: Collection[str] = ()
+    ) -> None:
+        self.results: dict[str, Result] = {}
+        self._comparisons: list[Comparison] = []
+        if report is not None:
+            results = [result for result in report.results if result.case.cell.model == model]
+            self.results = {result.case.id: result for result in results}
+            self._comparisons = [ratio for ratio in report.comparisons if ratio.a in self.results]
+        self.others = report.surroundings.others if report else {}
+        self._facts = facts
+        self._requested = requested
+
+    def unrequested(self) -> list[Case]:
+        """Return the cases that are not asked for now, all of which stay in the report.
+
+        Raises:
+            BenchError: one was measured with different code, weights or packages, so it cannot stay.
+        """
+        cases = [result.case for name, result in self.results.items() if name not in self._requested]
+        for case in cases:
+            if not self.is_reusable(case):
+                raise BenchError(
+                    f"cannot resume: the file has {case.id}, which is not asked for and was measured with different "
+                    "code, weights or packages; write to another file"
+                )
+        return cases
+
+    def is_reusable(self, case: Case) -> bool:
+        """Return whether the report has the result of the same case under the same conditions."""
+        result = self.results.get(case.id)
+        return result is not None and result.digest == case.digest(self._facts)
+
+    def is_done(self, case: Case) -> bool:
+        """Return whether a case need not be timed again: neither it nor its baseline failed."""
+        if not self.is_reusable(case) or self.results[case.id].status == "failed":
+            return False
+        if comparisons := self._comparisons_of(case):
+            return all(self._has_live_baseline(comparison) for comparison in comparisons)
+        # The baseline may have died too late to be replaced. Then several cases lack a ratio, and are timed again.
+        timed = [result.case for result in self.results.values() if result.status == "ok" and not result.case.is_twin]
+        is_alone = all(other.arm == case.arm for other in timed if other.cell == case.cell)
+        is_baseline = any(comparison.b == case.id for comparison in self._comparisons)
+        return self.results[case.id].status != "ok" or is_alone or is_baseline
+
+    def comparisons_to_keep(self, case: Case) -> list[Comparison]:
+        """Return the ratios of a case, except those to a requested baseline that failed: it is timed again."""
+        return [
+            comparison
+            for comparison in self._comparisons_of(case)
+            if self._has_live_baseline(comparison) or comparison.b not in self._requested
+        ]
+
+    def baseline(self, cell: Cell, cases: Sequence[Case]) -> Case | None:
+        """Return the baseline of a cell: the timed case that others were compared with, or the first one."""
+        baselines = {comparison.b for comparison in self._comparisons}
+        members = [case for case in cases if case.cell == cell and not case.is_twin]
+        return next((case for case in members if case.id in baselines), members[0] if members else None)
+
+    def _comparisons_of(self, case: Case) -> list[Comparison]:
+        return [comparison for comparison in self._comparisons if comparison.a == case.id]
+
+    def _has_live_baseline(self, comparison: Comparison) -> bool:
+        baseline = self.results.get(comparison.b)
+        return baseline is not None and baseline.status == "ok"
+
+
+def check_resumable(earlier: Report, models: Collection[str], settings: Settings) -> None:
+    """Refuse to resume a report that was measured in a different way, or has a model that is not asked for.
+
+    Raises:
+        BenchError: names the settings, or the model.
+    """
+    before, now = earlier.surroundings.settings, settings.affecting_results()
+    if changed := [f"{name} {before.get(name)}, not {now[name]}" for name in now if before.get(name) != now[name]]:
+        raise BenchError(f"cannot resume: the file was measured with {', '.join(changed)}; write to another file")
+    if missing := [name for name in earlier.models if name not in models]:
+        raise BenchError(
+            f"cannot resume: the file has {missing[0]}, which is not asked for; add it, or write elsewhere"
+        )
