@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 # Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,13 +10,16 @@ os.environ.setdefault("NPROC", "1")
 
 import numpy as np
 import pytest
+from fake_arms import FAKE_ARMS, WORKER
 
 import triglot
 from triglot import cli, impls
+from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Cell
-from triglot.bench.run.extra_rounds import Spare
+from triglot.bench.run.rounds import ExtraTime
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.work import BenchedModel
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
@@ -116,29 +118,31 @@ def check_small():
     return check
 
 
-@pytest.fixture(scope="session")
-def fakes():
-    """The command of a benchmark worker whose arms run the reference, or fail in the way that their names say."""
-    return sys.executable, "-P", str(Path(__file__).parent / "helpers" / "bench_worker.py")
+@pytest.fixture
+def fakes(monkeypatch):
+    """Register arms that run the reference, or fail in the way that their names say. The command of their worker."""
+    for name, arm in FAKE_ARMS.items():
+        monkeypatch.setitem(ARMS, name, arm)
+    return WORKER
 
 
 @pytest.fixture
 def no_more_rounds(monkeypatch):
     """Sweeps in this process add no rounds, however unsteady the machine is."""
-    monkeypatch.setattr(Spare, "of_group", lambda *_: 0)
+    monkeypatch.setattr(ExtraTime, "share_of_group", lambda *_: 0)
 
 
 @pytest.fixture
 def swept(make_checkpoint, fakes):
-    """A sweep of such workers over one cell, and its results by arm, without the second worker of the reference."""
+    """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, *, toolchain=None, **changed):
         settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
-        checkpoint = make_checkpoint("bert-base-tiny")
-        made = Sweep(checkpoint, names, settings, tokenizer=None, command=fakes, toolchain=toolchain)
+        model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
+        made = Sweep(model, names, settings, command=fakes, toolchain=toolchain)
         made.run(cell)
-        return made, {result.case.arm: result for result in made.results if not result.case.copy}
+        return made, {result.case.arm: result for result in made.results if not result.case.is_twin}
 
     return sweep
 

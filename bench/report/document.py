@@ -121,10 +121,9 @@ def from_json(document: Mapping[str, Any]) -> Report:
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)} occurs twice")
     _ = (document["noise_floor"] or 0.0) + 0.0  # computed again from the ratios
     environment: dict[str, Any] = dict(document["environment"])
-    _ = dict(environment["packages"])
+    _ = environment["packages"].items()
     models = {
-        name: ModelRecord(model["weights_digest"], dict(model["config"]))
-        for name, model in dict(document["models"]).items()
+        name: ModelRecord(model["weights_digest"], dict(model["config"])) for name, model in document["models"].items()
     }
     results = [_case_from_json(case) for case in document["cases"]]
     _ = [models[result.case.cell.model] for result in results]
@@ -182,7 +181,7 @@ def _rounds(case: Mapping[str, Any]) -> list[list[float]]:
 
 
 def _roofline_from_json(roof: Mapping[str, Any]) -> Roofline:
-    speeds = {name: FrameworkSpeed(**speed) for name, speed in dict(roof["frameworks"]).items()}
+    speeds = {name: FrameworkSpeed(**speed) for name, speed in roof["frameworks"].items()}
     return Roofline(
         roof["dtype"],
         roof["device"],

@@ -8,6 +8,7 @@ import pytest
 
 from triglot import impls
 from triglot.bench.machine import gpu
+from triglot.bench.machine.roofline import FrameworkSpeed, Roofline
 from triglot.bench.run import benchmark, worker
 from triglot.shared.errors import BenchError
 
@@ -59,10 +60,10 @@ def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
         "jax": SimpleNamespace(devices=no_devices),
     }
     for name in impls.FRAMEWORKS:
-        gpu.check(name, "cpu", missing)
-        gpu.check(name, "cuda", there)
-        with pytest.raises(gpu.DeviceMissingError, match=f"^{name} finds no cuda device; choose --device cpu$"):
-            gpu.check(name, "cuda", missing)
+        gpu.check_device(name, "cpu", missing)
+        gpu.check_device(name, "cuda", there)
+        with pytest.raises(gpu.DeviceMissingError, match=f"{name} finds no cuda device.*--device cpu"):
+            gpu.check_device(name, "cuda", missing)
 
 
 def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
@@ -72,12 +73,17 @@ def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch
     code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", "--json", "bench.json")
     names = ", ".join(impls.installed())
     assert (code, out) == (2, "")
-    assert err == f"triglot: no cuda device is found by {names}; choose --device cpu\n"
+    assert err.startswith(f"triglot: {names} find no cuda device")
+    assert err.count("\n") == 1
     assert not Path("bench.json").exists()
 
 
-def test_a_roofline_that_is_not_reached_is_no_missing_device():
-    benchmark.check_device("cuda", {"frameworks": {"torch": {"failure": "out of memory"}, "jax": {"missing": True}}})
-    benchmark.check_device("cpu", {"frameworks": {}})
-    with pytest.raises(BenchError, match=r"^no cuda device is found by torch, jax; choose --device cpu$"):
-        benchmark.check_device("cuda", {"frameworks": {"torch": {"missing": True}, "jax": {"missing": True}}})
+def test_only_a_device_that_no_framework_finds_is_refused():
+    def measured(**frameworks):
+        return Roofline("float32", "cuda", 1, None, None, None, frameworks)
+
+    failed, missing = FrameworkSpeed(failure="out of memory"), FrameworkSpeed(failure="no device", missing=True)
+    benchmark.check_device_found(measured(torch=failed, jax=missing))
+    benchmark.check_device_found(measured())
+    with pytest.raises(BenchError, match=r"torch, jax find no cuda device.*--device cpu"):
+        benchmark.check_device_found(measured(torch=missing, jax=missing))

@@ -1,19 +1,17 @@
 """What ids an arm may generate: the best ones, and where rounding cannot tell two apart, either."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from triglot import impls
-from triglot.bench.run import workloads
-from triglot.bench.run.arms import ARMS
+from triglot.bench.run import batches as batching
 from triglot.bench.run.cases import Cell
 from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.work import BenchedModel
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
@@ -22,7 +20,6 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.recipes import recipe
 
-FAKES = (sys.executable, "-P", str(Path(__file__).parents[1] / "helpers" / "bench_worker.py"))
 QUICK = Settings(seconds=0.05, rounds=2, warm_up=0.1, again=False)
 
 
@@ -108,11 +105,11 @@ def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
     assert GenerationTruth(weights, batch, dtype).judge({"ids": ids}).verdict == "pass"
 
 
-def test_a_wrong_generation_has_no_speed(make_checkpoint):
-    """Its row says which token it is about."""
+def test_a_wrong_generation_is_not_timed(make_checkpoint, fakes):
+    """Its row names the token."""
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 2, 9, 1.0, 1)
-    sweep = Sweep(checkpoint, ["triglot-torch-eager"], QUICK, tokenizer=None, command=FAKES)
+    sweep = Sweep(BenchedModel("m", checkpoint), ["fake-a"], QUICK, command=fakes)
     sweep.run(cell)
     (result,) = sweep.results
     assert (result.status, result.rounds) == ("failed", [])
@@ -174,9 +171,9 @@ def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoin
     weights = make_checkpoint("translation-tiny")
     batch = inputs.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
     longest = weights.config.target_max_length
-    assert len(workloads.first_rows(batch, 4 * longest, generated=longest).valid) == 4
-    assert len(workloads.first_rows(batch, 1, least=2).valid) == 2
-    assert len(workloads.first_rows(batch, 1).valid) == 1
+    assert len(batching.first_rows(batch, 4 * longest, generated=longest).valid) == 4
+    assert len(batching.first_rows(batch, 1, least=2).valid) == 2
+    assert len(batching.first_rows(batch, 1).valid) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,8 +199,3 @@ def with_one(ids, place, value):
     changed = ids.copy()
     changed[place] = value
     return changed
-
-
-def test_a_model_without_its_special_ids_does_not_generate():
-    why = ARMS["triglot-torch-eager"].why_not(recipe("annotated-tiny"), "generation", "float32", "cpu")
-    assert why == "it has no start, end and pad id, so it does not generate"

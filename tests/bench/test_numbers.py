@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from triglot import impls
 from triglot.bench.report import statistics
-from triglot.bench.run import flops, workloads
+from triglot.bench.run import batches as batching
+from triglot.bench.run import flops
 from triglot.bench.run.cases import Cell
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
@@ -31,7 +32,7 @@ def rounds(generator, level, count, noise=0.03):
 def test_the_interval_holds_the_ratio_as_often_as_it_says(count):
     """500 runs of an arm against itself: 95 % of the intervals, less four standard errors, hold 1."""
     generator = np.random.default_rng(0)
-    runs = [statistics.ratio(rounds(generator, 1, count), rounds(generator, 1, count)) for _ in range(500)]
+    runs = [statistics.paired_ratio(rounds(generator, 1, count), rounds(generator, 1, count)) for _ in range(500)]
     inside = np.mean([run.low <= 1 <= run.high for run in runs])
     assert inside > 0.95 - 4 * (0.95 * 0.05 / 500) ** 0.5
     widths = np.mean([run.high - run.low for run in runs])
@@ -41,7 +42,7 @@ def test_the_interval_holds_the_ratio_as_often_as_it_says(count):
 def test_a_tenth_more_is_seen():
     generator = np.random.default_rng(1)
     for _ in range(100):
-        found = statistics.ratio(rounds(generator, 1.1, 12, 0.01), rounds(generator, 1, 12, 0.01))
+        found = statistics.paired_ratio(rounds(generator, 1.1, 12, 0.01), rounds(generator, 1, 12, 0.01))
         assert found.low > 1.03
 
 
@@ -61,22 +62,23 @@ def test_the_work_of_a_training_is_what_torch_counts():
     """Forward and backward, of what the loss reads: a head over the vocabulary is no part of an encoder's loss."""
     config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
     cell = Cell("m", "forward+backward", "padded", "float32", "cpu", 3, 9, 1.0, 1)
-    (batch,) = workloads.batches_of(cell, config, None, 0)
+    (batch,) = batching.batches_of_cell(cell, config, None, 0)
     model = impls.build("torch", Checkpoint(config, initialize(config)))
     with FlopCounterMode(display=False) as counter:
         model.begin_training(Plan())
         model.prepare("training", batch)()
-    ours = flops.of("forward+backward", config, batch)
-    assert ours == flops.of("training", config, batch)
-    # Eager PyTorch computes the heads all the same, forward alone.
-    heads = flops.forward(config, batch) - flops.forward(replace(config, heads_on_top=(), tied_embeddings=False), batch)
+    ours = flops.operations("forward+backward", config, batch)
+    assert ours == flops.operations("training", config, batch)
+    # Eager PyTorch computes the forward pass of the heads nevertheless.
+    headless = replace(config, heads_on_top=(), tied_embeddings=False)
+    heads = flops.forward_operations(config, batch) - flops.forward_operations(headless, batch)
     assert heads > 0
     assert counter.get_total_flops() == ours + heads
 
 
 def test_the_least_that_is_moved_is_counted():
     config = replace(recipe("bert-base-tiny"), layers=1, heads_on_top=())
-    (batch,) = workloads.batches_of(Cell("m", "forward", "padded", "float32", "cpu", 2, 5, 1.0, 1), config, None, 0)
+    (batch,) = batching.batches_of_cell(Cell("m", "forward", "padded", "float32", "cpu", 2, 5, 1.0, 1), config, None, 0)
     size, inner, tokens = config.hidden_size, config.feed_forward_size, 10
     attention = 4 * (size * size + size)
     weights = attention + 2 * size * inner + inner + size + 3 * 2 * size  # and three norms
@@ -91,12 +93,12 @@ def test_the_least_that_is_moved_is_counted():
 
 def test_runs_of_another_day_are_compared_without_pairs():
     generator = np.random.default_rng(3)
-    same = statistics.unpaired(rounds(generator, 1, 12), rounds(generator, 1, 9))
+    same = statistics.unpaired_ratio(rounds(generator, 1, 12), rounds(generator, 1, 9))
     assert same.low < 1 < same.high
-    assert statistics.unpaired(rounds(generator, 2, 12), rounds(generator, 1, 9)).low > 1.5
+    assert statistics.unpaired_ratio(rounds(generator, 2, 12), rounds(generator, 1, 9)).low > 1.5
 
 
-@pytest.mark.parametrize("compare", [statistics.ratio, statistics.unpaired])
+@pytest.mark.parametrize("compare", [statistics.paired_ratio, statistics.unpaired_ratio])
 def test_no_rounds_are_refused(compare):
     with pytest.raises(ValueError, match="rounds"):
         compare([], [])
@@ -114,7 +116,7 @@ def test_an_interval_is_precise_by_its_width_alone():
 
 
 def test_one_round_says_nothing_of_the_interval():
-    assert statistics.ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
+    assert statistics.paired_ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
 
 
 def test_warm_up_ends_when_the_times_no_longer_fall():
@@ -133,7 +135,7 @@ def test_work_is_what_pytorch_counts(name, make_checkpoint):
     call = impls.build("torch", make_checkpoint(config)).prepare("forward", batch)
     with FlopCounterMode(display=False) as counter:
         call()
-    assert flops.forward(config, batch) == counter.get_total_flops()
+    assert flops.forward_operations(config, batch) == counter.get_total_flops()
 
 
 def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint):
@@ -144,29 +146,29 @@ def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint
         call()
     length = batch.target.shape[1]
     hidden = config.decoder_layers * 3 * 2 * config.heads * (config.key_size + config.value_size)
-    assert flops.forward(config, batch) == counter.get_total_flops() - hidden * (length * (length - 1) / 2)
+    assert flops.forward_operations(config, batch) == counter.get_total_flops() - hidden * (length * (length - 1) / 2)
 
 
 def test_padding_is_no_work():
     config = recipe("bert-base-tiny")
     generator = np.random.default_rng(0)
-    alone = sum(flops.forward(config, inputs.random_batch(config, [n], generator)) for n in (9, 4))
-    assert flops.forward(config, inputs.random_batch(config, [9, 4], generator)) == pytest.approx(alone)
+    alone = sum(flops.forward_operations(config, inputs.random_batch(config, [n], generator)) for n in (9, 4))
+    assert flops.forward_operations(config, inputs.random_batch(config, [9, 4], generator)) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(
     ("rows", "longest", "fill"), [(8, 128, 1), (8, 128, 0.5), (3, 10, 0.7), (1, 5, 1), (16, 64, 0.1)]
 )
-def test_rows_are_as_full_as_asked(rows, longest, fill):
-    found = workloads.lengths(rows, longest, fill, np.random.default_rng(0))
+def test_rows_have_the_requested_fill(rows, longest, fill):
+    found = batching.row_lengths(rows, longest, fill, np.random.default_rng(0))
     assert found[0] == max(found) == longest
     assert min(found) >= 1
     assert sum(found) == rows * longest - round(rows * longest * (1 - fill))
 
 
-def test_too_little_is_refused():
-    with pytest.raises(InputError, match=r"^fill 0\.1 leaves too few of 2 x 8 tokens"):
-        workloads.lengths(2, 8, 0.1, np.random.default_rng(0))
+def test_a_fill_that_leaves_too_few_tokens_is_refused():
+    with pytest.raises(InputError, match=r"fill is 0\.1.*too small.*2 x 8 tokens"):
+        batching.row_lengths(2, 8, 0.1, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
@@ -175,7 +177,7 @@ def test_sentences_come_as_they_are_or_sorted(name):
     lengths = {}
     for order in ("arrival", "sorted"):
         cell = Cell(name, "forward", order, "float32", "cpu", 4, 16, 1.0, 1)
-        found = workloads.batches_of(cell, config, None, 0)
+        found = batching.batches_of_cell(cell, config, None, 0)
         assert {len(batch.valid) for batch in found} == {4}
         lengths[order] = [int(n) for batch in found for n in batch.valid.sum(axis=1)]
     assert lengths["arrival"] != lengths["sorted"] == sorted(lengths["arrival"], reverse=True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from triglot.bench.run import triglot_arm as ours
+from triglot.bench.run.triglot_arm import TriglotArm
 from triglot.bench.studies import proof
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -70,10 +70,10 @@ def test_the_slower_arms_are_as_slow_as_is_said(monkeypatch):
         now[0] += seconds
         return now[0]
 
-    monkeypatch.setattr(ours.Ours, "call", lambda _: [move(10.0)])
-    monkeypatch.setattr(ours.Ours, "wait", lambda *_: None)
+    monkeypatch.setattr(TriglotArm, "call", lambda _: [move(10.0)])
+    monkeypatch.setattr(TriglotArm, "wait", lambda *_: None)
     monkeypatch.setattr(proof, "time", SimpleNamespace(perf_counter=lambda: move(0.01)))
-    for arm, ratio in ((object.__new__(proof.Slowed), 1.1), (object.__new__(proof.Slow), 8)):
+    for arm, ratio in ((object.__new__(proof.WaitingArm), 1.1), (object.__new__(proof.RepeatingArm), 8)):
         before = now[0]
         arm.call()
         assert now[0] - before == pytest.approx(10 * ratio, abs=0.05)

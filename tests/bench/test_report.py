@@ -1,8 +1,9 @@
-"""What ``triglot bench`` reports: fields, tables, and what has become slower since an earlier result."""
+"""The report of ``triglot bench``: its JSON, its tables, and what has become slower since an earlier one."""
 
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,237 +11,307 @@ import numpy as np
 import pytest
 
 from triglot.bench.machine import roofline
-from triglot.bench.report import comparison, readme, report
+from triglot.bench.machine.roofline import FrameworkSpeed, Roofline
+from triglot.bench.report import comparison, document, readme, tables
+from triglot.bench.report.report import Comparison, ModelRecord, Report, Result, Status, Surroundings
+from triglot.bench.report.statistics import Percentiles, Ratio
 from triglot.bench.run import benchmark
-from triglot.bench.run.cases import Cell
+from triglot.bench.run.cases import Case, Cell
 from triglot.bench.run.settings import Settings
+from triglot.parity.report import Judgement
 from triglot.shared.environment import cores, environment
+from triglot.shared.errors import BenchError
 from triglot.shared.model.recipes import recipe
 
 ROOT = Path(__file__).parents[2]
-SAME = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")  # what CELL is
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
-pytestmark = pytest.mark.usefixtures("no_more_rounds")
-NO_ROOFLINE = {"dtype": "float32", "device": "cpu", "threads": cores(), "gflops": None, "copy_gb_per_s": None}
-NO_ROOFLINE["frameworks"] = {}
-QUICK = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0, time_limit=6)
-MODELS = {"bert-base-tiny": {"weights_digest": "d", "config": recipe("bert-base-tiny").to_dict()}}
 CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
-
-
-FIELDS = {
+OPTIONS_OF_CELL = ("--batch", "2", "--length", "8", "--fill", "0.75", "--threads", "1")
+NO_ROOFLINE = Roofline("float32", "cpu", cores(), 2048, None, None, {})
+MODELS = {"bert-base-tiny": ModelRecord("d", recipe("bert-base-tiny").to_dict())}
+CASE_FIELDS = {
     *("id", "arm", "model", "workload", "order", "framework", "mode", "dtype", "device", "batch", "length", "fill"),
     *("threads", "status", "failure", "latency_ms", "tokens_per_second", "sequences_per_second", "useful_gflops"),
-    *(
-        "flops_per_byte",
-        "import_s",
-        "roofline_fraction",
-        "load_s",
-        "compile_s",
-        "peak_rss_mb",
-        "peak_device_mb",
-        "parity",
-        "samples_ms",
-    ),
+    *("flops_per_byte", "import_s", "roofline_fraction", "load_s", "compile_s", "peak_rss_mb", "peak_device_mb"),
+    *("parity", "samples_ms", "round_lengths", "device_ms", "processors_used", "warm_up_calls", "digest"),
 }
+pytestmark = pytest.mark.usefixtures("no_more_rounds")
 
 
-def test_the_report_has_its_fields_and_a_sweep_is_gone_on_with(workplace, command, monkeypatch, fakes):
-    monkeypatch.setattr(roofline, "measure", lambda *_: {**NO_ROOFLINE, "gflops": 300.0, "copy_gb_per_s": 30.0})
+def report_of(sweep):
+    return Report(MODELS, Surroundings(environment(), others=sweep.others), [], sweep.results, sweep.comparisons)
+
+
+def result_of(arm, milliseconds, status: Status = "ok"):
+    result = Result(Case(arm, CELL), status, "" if status == "ok" else "died", [[milliseconds]])
+    result.latency_ms = Percentiles(*[milliseconds] * 5)
+    result.parity = Judgement(name="output", verdict="pass")
+    result.useful_gflops = 30.0
+    return result
+
+
+def test_the_json_has_its_fields(workplace, command, monkeypatch, fakes):
+    monkeypatch.setattr(roofline, "measure", lambda *_: replace(NO_ROOFLINE, gflops=300.0, copy_gb_per_s=30.0))
     monkeypatch.setattr(benchmark, "WORKER", fakes)
-    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "bench.json")
-    code, out, err = command(*asked, "--markdown", "bench.md")
+    options = ("--arm", "fake-a", *SHORT, "--json", "bench.json", "--markdown", "bench.md")
+    code, out, err = command("bench", "bert-base-tiny", *options)
     assert (code, err) == (0, "")
-    assert "triglot-torch-eager" in out
-    first = json.loads(Path("bench.json").read_text())
-    assert first["schema"] == "triglot.bench/1"
-    assert {"environment", "roofline", "cases", "ratios"} <= first.keys()
-    case = first["cases"][0]
-    assert case.keys() >= FIELDS
+    assert "fake-a" in out
+    content = json.loads(Path("bench.json").read_text())
+    assert content["schema"] == "triglot.bench/1"
+    assert {"models", "environment", "roofline", "noise_floor", "cases", "ratios"} <= content.keys()
+    case = content["cases"][0]
+    assert case.keys() >= CASE_FIELDS
     assert case["roofline_fraction"] == case["useful_gflops"] / 300
     assert case["latency_ms"].keys() == {"p50", "p90", "p99", "min", "mean"}
     assert case["latency_ms"]["p50"] == float(np.median(case["samples_ms"]))
     assert sum(case["round_lengths"]) == len(case["samples_ms"])
-    assert "| triglot-torch-eager | pass |" in Path("bench.md").read_text()
-
-    code, _, err = command(*asked, "--arm", "triglot-jax-jit", "--resume", "--quiet")
-    assert (code, err) == (0, "")
-    second = json.loads(Path("bench.json").read_text())
-    by_id = {case["id"]: case for case in second["cases"]}
-    assert by_id[case["id"]]["samples_ms"] == case["samples_ms"], "what was there is not timed again"
-    assert [one for one in second["ratios"] if one.get("again")] == first["ratios"]
-    assert second["noise_floor"] == first["noise_floor"] > 0
-    assert {one["a"].split("/")[0]: one["b"] for one in second["ratios"]}["triglot-jax-jit"] == case["id"]
-    # What is not asked for now is kept, and what was measured in another way is not lost.
-    code, _, err = command(*asked[:2], "--arm", "triglot-paddle-eager", *asked[4:], "--resume", "--quiet")
-    assert (code, err) == (0, "")
-    third = json.loads(Path("bench.json").read_text())
-    arms_timed = {one["arm"] for one in third["cases"]}
-    assert arms_timed == {"triglot-torch-eager", "triglot-jax-jit", "triglot-paddle-eager"}
-    assert {one["id"]: one for one in third["cases"]}[case["id"]]["samples_ms"] == case["samples_ms"]
-    code, out, err = command(*asked, "--seed", "1", "--resume", "--quiet")
-    assert (code, out) == (2, "")
-    assert err == "triglot: the file to complete was measured with seed 0, not 1; write another file\n"
-    monkeypatch.setattr(benchmark, "code", lambda: "other")
-    code, _, err = command(*asked, "--resume", "--quiet")
-    assert code == 2
-    assert "is not asked for, and was measured with other code, weights or packages; write another file" in err
-    assert json.loads(Path("bench.json").read_text()) == third
+    assert "| fake-a | pass |" in Path("bench.md").read_text()
 
 
-def test_several_models_are_timed_in_turn(workplace, command, monkeypatch, fakes):
-    """Each in cells of its own; one that is asked for later is added to what is there."""
+@pytest.mark.parametrize("path", sorted((ROOT / "bench" / "results").glob("*-bench.json")), ids=lambda path: path.name)
+def test_a_report_survives_reading_and_writing(path):
+    content = json.loads(path.read_text())
+    assert document.to_json(document.read(path)) == content
+
+
+def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch, fakes):
+    """A model that is asked for later is added to the report."""
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
     monkeypatch.setattr(benchmark, "WORKER", fakes)
-    models, asked = (
-        ("bert-base-tiny", "translation-tiny"),
-        ("--arm", "triglot-paddle-eager", *SHORT[:2], "--length", "12"),
-    )
-    code, out, err = command("bench", *models, models[0], *asked, *SHORT[4:], "--length", "30", "--json", "bench.json")
+    models = ("bert-base-tiny", "translation-tiny")
+    options = ("--arm", "fake-b", "--batch", "2", "--length", "12", "--seconds", "0.1", "--rounds", "2")
+    code, out, err = command("bench", *models, models[0], *options, "--length", "30", "--json", "bench.json")
     assert (code, err) == (0, "")
-    found = comparison.read(Path("bench.json"))
-    assert list(found["models"]) == list(models)
+    first = json.loads(Path("bench.json").read_text())
     for name in models:
-        assert found["models"][name]["config"] == recipe(name).to_dict()
+        assert first["models"][name]["config"] == recipe(name).to_dict()
         assert f"{name}, forward, batch 2, length 12" in out
-    said = {(case["model"], case["length"]): case["status"] for case in found["cases"]}
-    assert said == {
+    statuses = {(case["model"], case["length"]): case["status"] for case in first["cases"]}
+    assert statuses == {
         (models[0], 12): "ok",
         (models[0], 30): "ok",
         (models[1], 12): "ok",
-        (models[1], 30): "skipped",  # it is over the maximum of that one
+        (models[1], 30): "skipped",  # longer than this model allows
     }
-    code, _, err = command("bench", models[0], *asked, *SHORT[4:], "--json", "bench.json", "--resume")
+    code, _, err = command("bench", models[0], *options, "--json", "bench.json", "--resume")
     assert code == 2
-    assert "has translation-tiny, which is not asked for; ask for it, or write another" in err
-    more = ("bench", *models, "minilm-tiny", *asked, *SHORT[4:], "--json", "bench.json", "--resume", "--quiet")
+    assert "translation-tiny, which is not asked for" in err
+    more = ("bench", *models, "minilm-tiny", *options, "--json", "bench.json", "--resume", "--quiet")
     assert command(*more) == (0, "", "")
-    again = comparison.read(Path("bench.json"))
-    assert list(again["models"]) == [*models, "minilm-tiny"]
-    kept = {case["id"]: case for case in again["cases"] if case["model"] in models}
-    assert kept == {case["id"]: case for case in found["cases"]}
+    second = json.loads(Path("bench.json").read_text())
+    assert list(second["models"]) == [*models, "minilm-tiny"]
+    second_cases = {case["id"]: case for case in second["cases"] if case["model"] in models}
+    assert second_cases == {case["id"]: case for case in first["cases"]}
 
 
-def test_a_machine_whose_speed_varies_is_said_to(swept):
-    swept_once, _ = swept(["triglot-torch-eager", "triglot-paddle-eager"])
-    found = report.to_dict(MODELS, swept_once.results, swept_once.comparisons, [], {"others": {}})
-    reference = next(case for case in found["cases"] if case["arm"] == "triglot-torch-eager")
-    for slow, said in ((1.0, False), (1.1, False), (1.5, True)):
-        reference.update(samples_ms=[1.0, 1.01] * 5 + [slow, slow * 1.01] * 5, round_lengths=[2] * 10)
-        assert report.unsteadiness(found, CELL.id) == pytest.approx(slow)
-        assert ("speed itself varied by a factor of 1.50" in report.notes(found, CELL.id)) == said
+@pytest.mark.parametrize(("slow", "is_unsteady"), [(1.0, False), (1.1, False), (1.5, True)])
+def test_an_unsteady_machine_is_noted(slow, is_unsteady):
+    baseline = result_of("triglot-torch-eager", 1.0)
+    baseline.rounds = [[1.0, 1.01]] * 5 + [[slow, slow * 1.01]] * 5
+    comparisons = [Comparison(Case("torch-nn", CELL).id, baseline.case.id, Ratio(2.0, 1.9, 2.1))]
+    report = Report(MODELS, Surroundings({}), [], [baseline, result_of("torch-nn", 2.0)], comparisons)
+    assert report.unsteadiness(CELL) == pytest.approx(slow)
+    assert ("varied by a factor of 1.50" in tables.notes(report, CELL)) == is_unsteady
 
 
-def test_what_a_device_says_is_reported(swept):
-    sweep, results = swept(["triglot-torch-eager"])
-    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": {}})
-    assert found["cases"][0]["device_ms"] is None
-    assert "GPU" not in report.markdown(found)
-    results["triglot-torch-eager"].facts["device_ms"] = {"p50": 0.25}
-    found = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], {"others": {}})
-    assert " (GPU 0.25) |" in report.markdown(found)
-    assert "from its first work to its last, by the clock of the device." in report.markdown(found)
+def test_the_clock_of_a_device_is_reported():
+    result = result_of("triglot-torch-eager", 1.0)
+    report = Report(MODELS, Surroundings({}), [], [result], [])
+    assert "GPU" not in tables.markdown(report)
+    assert document.to_json(report)["cases"][0]["device_ms"] is None
+    result.device_ms = Percentiles(*[0.25] * 5)
+    assert " (GPU 0.25) |" in tables.markdown(report)
+    assert "by the clock of the device" in tables.markdown(report)
+    assert document.to_json(report)["cases"][0]["device_ms"]["p50"] == 0.25
+
+
+def test_a_share_is_of_the_roofline_with_the_same_threads():
+    one, two = (Roofline("float32", "cpu", threads, 2048, 300.0 * threads, 3.0, {}) for threads in (1, 2))
+    result = result_of("torch-nn", 5.0)
+    assert Report(MODELS, Surroundings({}), [two, one], [result], []).roofline_share(result) == 0.1
+    assert Report(MODELS, Surroundings({}), [two], [result], []).roofline_share(result) is None
+
+
+def test_ratios_to_a_dead_baseline_are_not_mixed_with_others():
+    """Every shown ratio is relative to the baseline in the note. Rows without one are placed by their latency."""
+    dead, unpaired, baseline, paired = ("triglot-torch-eager", "torch-nn", "triglot-paddle-eager", "paddle-nn")
+    results = [
+        result_of(dead, 10.0, "failed"),
+        result_of(unpaired, 20.0),
+        result_of(baseline, 100.0),
+        result_of(paired, 50.0),
+    ]
+    comparisons = [
+        Comparison(Case(unpaired, CELL).id, Case(dead, CELL).id, Ratio(2.0, 1.9, 2.1)),
+        Comparison(Case(paired, CELL).id, Case(baseline, CELL).id, Ratio(0.5, 0.4, 0.6)),
+    ]
+    report = Report(MODELS, Surroundings({}), [], results, comparisons)
+    (rows,) = report.tables().values()
+    assert [row.result.case.arm for row in rows] == [unpaired, paired, baseline, dead]
+    column = tables.COLUMNS.index("times the baseline")
+    assert [tables.cells(row)[column] for row in rows] == ["", "0.50 (0.40 to 0.60)", "1", ""]
+    notes = tables.notes(report, CELL)
+    assert f"relative to {baseline}" in notes
+    assert "only in the JSON" in notes
 
 
 @pytest.mark.parametrize("printed", ["", "hello", "[]", '{"gflops": 1}'])
-def test_a_framework_without_a_roofline_is_told_of(printed, monkeypatch):
-    """Whatever it prints; the others' count."""
+def test_a_framework_without_a_roofline_is_recorded(printed, monkeypatch):
+    """Whatever it prints. The other frameworks count."""
+    settings = Settings(time_limit=6)
     good = '{"gflops": 5.0, "copy_gb_per_s": 2.0}'
 
     def run(command, **_):
         return SimpleNamespace(stdout=good if command[-4] == "torch" else printed, stderr="", returncode=0)
 
     monkeypatch.setattr(roofline.subprocess, "run", run)
-    found = roofline.measure(["torch", "paddle"], "float32", "cpu", 1, QUICK)
-    assert (found["gflops"], found["copy_gb_per_s"]) == (5.0, 2.0)
-    assert found["frameworks"]["paddle"] == {"failure": "exit code 0"}
-    assert roofline.fastest(found) == ["torch"]
-    assert roofline.fastest({"frameworks": {"paddle": {"failure": "exit code 0"}}}) == []
+    measured = roofline.measure(["torch", "paddle"], "float32", "cpu", 1, settings)
+    assert (measured.gflops, measured.copy_gb_per_s) == (5.0, 2.0)
+    assert measured.frameworks["paddle"] == FrameworkSpeed(failure="exit code 0")
+    assert measured.fastest() == ["torch"]
+    assert replace(measured, frameworks={"paddle": FrameworkSpeed(failure="exit code 0")}).fastest() == []
 
     def hang(command, timeout, **_):
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(roofline.subprocess, "run", hang)
-    hung = roofline.measure(["torch"], "float32", "cpu", 1, QUICK)
-    assert (hung["gflops"], hung["frameworks"]) == (None, {"torch": {"failure": "no answer within 6 s"}})
-    later = {**found, "gflops": 7.0, "copy_gb_per_s": None}
-    assert roofline.better(None, found) == found
-    assert {name: roofline.better(found, later)[name] for name in ("gflops", "copy_gb_per_s")} == {
-        "gflops": 7.0,
-        "copy_gb_per_s": 2.0,
-    }
+    hung = roofline.measure(["torch"], "float32", "cpu", 1, settings)
+    assert (hung.gflops, hung.frameworks) == (None, {"torch": FrameworkSpeed(failure="no answer within 6 s")})
+    later = replace(measured, gflops=7.0, copy_gb_per_s=None)
+    assert measured.combined_with(None) == measured
+    assert (later.combined_with(measured).gflops, later.combined_with(measured).copy_gb_per_s) == (7.0, 2.0)
 
 
-def test_a_slowdown_is_found_and_noise_is_not(swept, workplace, command, monkeypatch):
-    sweep, _ = swept(["triglot-torch-eager", "triglot-paddle-eager"])
-    around = {"others": sweep.others, **environment()}
-    now = report.to_dict(MODELS, sweep.results, sweep.comparisons, [], around)
-    now["noise_floor"] = 0.2
-    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: now)
-    for factor, expected, verdict in ((0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")):
-        then = json.loads(json.dumps(now))
-        for case in then["cases"]:
-            case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
-            case["latency_ms"] = {"p50": float(np.median(case["samples_ms"]))}
-        then["models"]["bert-base-tiny"]["weights_digest"] = "another"
-        then["environment"]["variables"]["MKL_CBWR"] = "AVX2"
-        Path("then.json").write_text(json.dumps(then))
-        targets = ("--markdown", "now.md", "--html", "now.html")
-        code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json", *targets)
-        assert (code, out.count(f"  {verdict}")) == (expected, 2), out
-        assert Path("now.md").read_text().count(f" | {verdict} |\n") == 2
-        assert "\n- also, weights of bert-base-tiny was another, is d\n" in Path("now.md").read_text()
-        assert "\n- also, MKL_CBWR was AVX2, is nothing\n" in Path("now.md").read_text()
-        assert Path("now.html").read_text().count(f">{verdict}</td></tr>") == 2
-        assert "Also, weights of bert-base-tiny was another, is d." in Path("now.html").read_text()
-        assert "also, weights of bert-base-tiny was another, is d" in out
-        found = comparison.changes(then, now)
-        assert [change.ratio and change.ratio.median for change in found] == pytest.approx([1 / factor] * 2)
-    assert command("bench", "bert-base-tiny", *SAME, "--compare", "then.json", "--quiet") == (0, "", "")
-    slow = {**then, "cases": [{**case, "samples_ms": [ms / 9 for ms in case["samples_ms"]]} for case in then["cases"]]}
-    for case in slow["cases"]:
-        case["latency_ms"] = {"p50": float(np.median(case["samples_ms"]))}
-    Path("slow.json").write_text(json.dumps(slow))
-    code, out, err = command("bench", "bert-base-tiny", *SAME, "--compare", "slow.json", "--quiet")
-    assert (code, out, err.count("slower: triglot-"), err.count("\n")) == (1, "", 2, 1)
-    # What was timed and cannot be any more is no success; nor is a comparison of nothing, or of two models.
-    known = MODELS["bert-base-tiny"]
-    gone = next(case for case in now["cases"] if case["arm"] == "triglot-paddle-eager")
-    gone.update(status="skipped", failure="paddle not installed")
-    code, out, _ = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
+@pytest.fixture
+def now(swept, monkeypatch):
+    """A report of two arms, which ``triglot bench`` returns without measuring."""
+    sweep, _ = swept(["fake-a", "fake-b"])
+    report = report_of(sweep)
+    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: report)
+    return report
+
+
+def write_scaled(report, factor, path):
+    """Write a report in which every time is multiplied by ``factor``, with other weights and a variable."""
+    content = json.loads(json.dumps(document.to_json(report)))
+    for case in content["cases"]:
+        case["samples_ms"] = [sample * factor for sample in case["samples_ms"]]
+        case["latency_ms"] = {name: value * factor for name, value in case["latency_ms"].items()}
+    content["models"]["bert-base-tiny"]["weights_digest"] = "another"
+    content["environment"]["variables"]["MKL_CBWR"] = "AVX2"
+    Path(path).write_text(json.dumps(content))
+    return content
+
+
+def compare(command, *options):
+    arms = ("--arm", "fake-a", "--arm", "fake-b")
+    return command("bench", "bert-base-tiny", *OPTIONS_OF_CELL, *arms, "--compare", "then.json", *options)
+
+
+@pytest.mark.parametrize(
+    ("factor", "code", "verdict"), [(0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")]
+)
+def test_a_slowdown_is_found_and_noise_is_not(factor, code, verdict, now, workplace, command):
+    twin = next(ratio for ratio in now.comparisons if ratio.is_twin)
+    now.comparisons = [*now.comparisons, replace(twin, ratio=Ratio(1.0, 0.8, 1.2))]  # a noise floor of 20 %
+    write_scaled(now, factor, "then.json")
+    exit_code, out, _ = compare(command, "--markdown", "now.md", "--html", "now.html")
+    assert (exit_code, out.count(f"  {verdict}")) == (code, 2)
+    assert Path("now.md").read_text().count(f" | {verdict} |\n") == 2
+    assert Path("now.html").read_text().count(f">{verdict}</td></tr>") == 2
+    for text in (out, Path("now.md").read_text(), Path("now.html").read_text()):
+        assert "weights of bert-base-tiny was another, is d" in text
+        assert "MKL_CBWR was AVX2, is not set" in text
+    changes = comparison.compare(document.read(Path("then.json")), now).cases
+    assert [change.ratio and change.ratio.median for change in changes] == pytest.approx([1 / factor] * 2)
+    code, out, err = compare(command, "--quiet")
+    assert out == ""
+    assert err.count("slower: fake-") == (2 if verdict == "slower" else 0)
+
+
+def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, command):
+    write_scaled(now, 1, "then.json")
+    gone = next(result for result in now.results if result.case.arm == "fake-b")
+    gone.status, gone.failure = "skipped", "paddle not installed"
+    code, out, _ = compare(command)
     assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
-    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: pytest.fail("nothing is to be timed"))
-    for changed, message in (
-        (
-            {"models": {"bert-base-tiny": {"weights_digest": "d", "config": {**known["config"], "layers": 1}}}},
-            "the earlier result is of a bert-base-tiny with another configuration (layers 1, not 2); compare with one "
-            "of this model",
-        ),
-        (
-            {"cases": []},
-            "none of these cases was timed in the earlier result (it has none, and not "
-            f"triglot-torch-eager/{CELL.id}); compare with one of the same cases",
-        ),
-    ):
-        Path("then.json").write_text(json.dumps({**then, **changed}))
-        code, _, err = command("bench", "bert-base-tiny", *SAME, "--compare", "then.json")
-        assert (code, err) == (2, f"triglot: {message}\n")
 
 
-def test_json_is_printed_once_and_nothing_is_completed_by_it(workplace, command, monkeypatch, fakes):
+def test_reports_without_common_cases_are_refused_before_the_work(now, workplace, command, monkeypatch):
+    content = write_scaled(now, 1, "then.json")
+    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: pytest.fail("nothing should be timed"))
+    config = {**MODELS["bert-base-tiny"].config, "layers": 1}
+    changes = ({"models": {"bert-base-tiny": {"weights_digest": "d", "config": config}}}, {"cases": []})
+    for change, words in zip(changes, ("layers 1, expected 2", f"nothing, but not fake-a/{CELL.id}"), strict=True):
+        Path("then.json").write_text(json.dumps({**content, **change}))
+        code, _, err = compare(command)
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+
+
+def test_printed_json_cannot_be_resumed(workplace, command, monkeypatch, fakes):
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
     monkeypatch.setattr(benchmark, "WORKER", fakes)
-    asked = ("bench", "bert-base-tiny", "--arm", "triglot-torch-eager", *SHORT, "--json", "-")
-    code, out, err = command(*asked)
+    options = ("bench", "bert-base-tiny", "--arm", "fake-a", *SHORT, "--json", "-")
+    code, out, err = command(*options)
     assert (code, err) == (0, "")
     assert json.loads(out)["schema"] == "triglot.bench/1"
-    assert command(*asked, "--resume") == (2, "", "triglot: --resume completes the file of --json; name a file\n")
+    code, out, err = command(*options, "--resume")
+    assert (code, out) == (2, "")
+    assert "--resume completes the file of --json" in err
     assert os.listdir() == []
 
 
+def damaged(name, content):
+    """The valid report ``content`` with one fault."""
+    case = content["cases"][0]
+    cases = {
+        "twice": [*content["cases"], case],
+        "none": [{**case, "samples_ms": [], "round_lengths": []}],
+        "short": [{**case, "samples_ms": case["samples_ms"][1:]}],
+        "below": [{**case, "samples_ms": [-1.0], "round_lengths": [1]}],
+        "median": [{**case, "latency_ms": {**case["latency_ms"], "p50": 1.0}}],
+        "null": [{**case, "latency_ms": None}],
+        "arm": [{**case, "arm": "caffe"}],
+        "model": [{**case, "model": "m"}],
+    }
+    if name in cases:
+        return {**content, "cases": cases[name]}
+    if name == "floor":
+        return {key: value for key, value in content.items() if key != "noise_floor"}
+    return {"list": [], "models": {**content, "models": ["m"]}, "part": {"schema": document.SCHEMA, "cases": [{}]}}[
+        name
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("list", "is not a triglot.bench/1 report"),
+        ("part", "is missing"),
+        ("floor", "'noise_floor' is missing"),
+        ("twice", "triglot-torch-eager/.*occurs twice"),
+        ("none", "latency_ms of triglot-.*does not match"),
+        ("short", "samples_ms of triglot-.*does not match"),
+        ("below", "samples_ms of triglot-.*does not match"),
+        ("median", "latency_ms of triglot-.*does not match"),
+        ("null", "wrong type"),
+        ("arm", "unknown arm 'caffe'"),
+        ("model", "'m' is missing"),
+        ("models", "wrong type"),
+    ],
+)
+def test_a_damaged_report_is_refused(name, words, workplace):
+    content = json.loads(next((ROOT / "bench" / "results").glob("*-bench.json")).read_text())
+    Path("bench.json").write_text(json.dumps(damaged(name, content)))
+    with pytest.raises(BenchError, match=rf"bench\.json.*{words}"):
+        document.read(Path("bench.json"))
+
+
 def test_the_table_of_the_readme_comes_from_the_newest_result():
-    results = sorted((ROOT / "bench" / "results").glob("*-bench.json"))
+    newest = sorted((ROOT / "bench" / "results").glob("*-bench.json"))[-1]
     text = (ROOT / "README.md").read_text()
-    assert readme.with_table(text, results[-1]) == text, "run python -m triglot.bench.report.readme RESULT README.md"
+    assert readme.with_table(text, newest) == text, "run python -m triglot.bench.report.readme RESULT README.md"
     with pytest.raises(ValueError, match="has no <!-- begin"):
-        readme.with_table("no marks", results[-1])
+        readme.with_table("no marks", newest)

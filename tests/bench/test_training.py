@@ -2,16 +2,19 @@
 
 import importlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from triglot import impls
-from triglot.bench.run import benchmark, work, workloads
-from triglot.bench.run.arms import ARMS, PLAN, TRAINS
+from triglot.bench.run import batches as batching
+from triglot.bench.run import benchmark, work
+from triglot.bench.run.arms import ARMS, PLAN
 from triglot.bench.run.cases import Case, Cell
-from triglot.bench.run.settings import Settings
+from triglot.bench.run.settings import TRAINING_WORKLOADS, Settings
 from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.work import BenchedModel
 from triglot.parity import training
 from triglot.parity.gradients import NoiseError, gradient_truth
 from triglot.parity.output_names import GRADIENTS, WEIGHTS, name_first_step
@@ -32,7 +35,7 @@ def truth_of(checkpoint, cell, batch, folder):
 @pytest.fixture
 def task(make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
-    return checkpoint, workloads.batches_of(CELL, checkpoint.config, None, 0)
+    return checkpoint, batching.batches_of_cell(CELL, checkpoint.config, None, 0)
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def expected(tmp_path_factory):
 
 @pytest.mark.xdist_group("training arms")
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
-@pytest.mark.parametrize("workload", TRAINS)
+@pytest.mark.parametrize("workload", TRAINING_WORKLOADS)
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("translation-tiny", "float32")],
@@ -66,15 +69,15 @@ def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, ma
     """Eager arms, ours and theirs; what is compiled is in ``test_distillation.py``, and ``triglot bench`` judges it."""
     checkpoint = make_checkpoint(model)
     cell = replace(CELL, model=model, dtype=dtype, workload=workload)
-    batches = workloads.batches_of(cell, checkpoint.config, None, 0)
-    batches[0].arrays()["source"][0, 1] = 0  # where transformers and others have their padding, a token like any other
+    batches: Any = batching.batches_of_cell(cell, checkpoint.config, None, 0)
+    batches[0].source[0, 1] = 0  # where transformers and others have their padding, a token like any other
     expectation = expected(checkpoint, cell, batches[0])
     names = [
         name
         for name, arm in ARMS.items()
         if arm.framework == framework
         and (arm.mode == "eager" or framework == "jax")
-        and arm.why_not(checkpoint.config, workload, dtype, "cpu") is None
+        and arm.why_unsupported(checkpoint.config, workload, dtype, "cpu") is None
     ]
     assert len(names) >= (2 if model == "bert-base-tiny" else 1)
     for name in names:
@@ -150,9 +153,9 @@ def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(FrameworkError("nobody says"), "nobody says"), (MemoryError(), "there is no memory to compute what is right")],
+    [(FrameworkError("no truth"), "no truth"), (MemoryError(), "not enough memory to compute the truth")],
 )
-def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(error, reason, task, monkeypatch):
+def test_a_truth_that_cannot_be_computed_is_a_row(error, reason, task, monkeypatch):
     asked = []
 
     def unknown(*_, **__):
@@ -161,7 +164,7 @@ def test_a_truth_that_nobody_says_is_a_row_and_asked_for_once(error, reason, tas
 
     monkeypatch.setattr(work, "TrainingTruth", unknown)
     settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
-    swept = Sweep(task[0], ["triglot-torch-eager", "torch-nn"], settings, tokenizer=None, command=benchmark.WORKER)
+    swept = Sweep(BenchedModel("m", task[0]), ["triglot-torch-eager", "torch-nn"], settings, command=benchmark.WORKER)
     swept.run(CELL)
     assert [(result.status, result.failure) for result in swept.results] == [("failed", reason)] * 2
     assert len(asked) == 1
@@ -188,6 +191,6 @@ def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint("bert-base-tiny")
     for rows, order, expected in ((4, "padded", None), (work.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
         cell = replace(CELL, batch=rows, order=order)
-        found = work.Work(checkpoint, cell, None, Settings(), tmp_path)
-        assert (found.judged is None) == (expected is None)
-        assert expected is None or len(found._first.valid) == len(found._first.arrays()["teacher"]) == expected
+        found: Any = work.Work(BenchedModel("m", checkpoint), cell, Settings(), tmp_path)
+        assert (found.judged_file is None) == (expected is None)
+        assert expected is None or len(found.first_rows.valid) == len(found.first_rows.teacher) == expected

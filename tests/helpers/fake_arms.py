@@ -1,23 +1,22 @@
-"""A worker of the benchmark whose arms are not what they say: they compute by the reference, or fail in some way.
+"""Fake arms of the benchmark: they run the reference in float32, correctly or with the fault that they are named after.
 
-``python bench_worker.py`` in the place of ``python -m triglot.bench.run.worker``.
+Run as a script, this is the worker process for them: it finds ``FakeArm`` in ``__main__``.
 """
 
 import os
 import signal
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 
 from triglot import impls
-from triglot.bench.run import arms, worker
-from triglot.bench.run import triglot_arm as ours
+from triglot.bench.run import worker
+from triglot.bench.run.arms import Arm
 
 
-class Fake:
-    """The reference in float32, with a fault that the name of the arm stands for."""
+class FakeArm:
+    """The reference in float32, with the fault that the name of the arm stands for."""
 
     calls = 0
 
@@ -25,22 +24,22 @@ class Fake:
         self.arm, self.cell = case.arm, case.cell
         self.model = impls.build("numpy", checkpoint, dtype="float32")
         self.prepared = [self.model.prepare(case.cell.workload, batch) for batch in batches]
-        if self.arm == "nnx":
+        if self.arm == "fake-memory-error":
             raise MemoryError("Unable to allocate 100 TiB")
-        if self.arm == "onnxruntime":
+        if self.arm == "fake-import-error":
             raise ImportError("no module named torchonnx")
-        if self.arm == "torch-nn":
+        if self.arm == "fake-crash":
             os.kill(os.getpid(), signal.SIGSEGV)
-        if self.arm == "triglot-torch-jit":
+        if self.arm == "fake-hang":
             time.sleep(100)
 
     def call(self):
         self.calls += 1
-        if self.arm == "triglot-torch-compiled" and self.calls == 31:
+        if self.arm == "fake-hoard" and self.calls == 31:
             self.hoard = np.ones(2**28)  # 2 GiB
-        if self.arm == "paddle-nn" and self.calls > 30:
+        if self.arm == "fake-killed" and self.calls > 30:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.arm == "triglot-paddle-jit" and self.calls > 30:
+        if self.arm == "fake-exit" and self.calls > 30:
             sys.stdout.flush()
             os._exit(3)
         return [call() for call in self.prepared]
@@ -54,19 +53,22 @@ class Fake:
             ids[1, -1] = (ids[1, -1] + 1) % 7  # an ordinary word, and not the best
             return {"ids": ids, "generated": np.array(ids.size)}
         output, heads = results[0]
-        if self.arm == "transformers-eager":
+        if self.arm == "fake-inaccurate":
             output = output * np.float32(1.001)
-        if self.arm == "transformers-sdpa":
+        if self.arm == "fake-wrong-shape":
             output = output[:, :-1]
-        if self.arm == "transformers-compiled":
+        if self.arm == "fake-nan":
             output = output * np.float32("nan")
         return {"output": output, **heads}
 
 
+_EAGER = ("a", "b", "c", "d", "e", "memory-error", "import-error", "crash", "killed", "exit", "hang", "hoard")
+_WRONG = ("inaccurate", "wrong-shape", "nan")
+FAKE_ARMS = {
+    **{f"fake-{name}": Arm("torch", "eager", "__main__:FakeArm") for name in (*_EAGER, *_WRONG)},
+    "fake-compiled": Arm("torch", "jit", "__main__:FakeArm"),
+}
+WORKER = (sys.executable, "-P", __file__)
+
 if __name__ == "__main__":
-    # A framework that computes nothing need not be imported, which takes seconds each time.
-    arms.ARMS.update({name: replace(arm, packages=()) for name, arm in arms.ARMS.items()})
-    ours.prepare = Fake
-    build = worker.build
-    worker.build = lambda request: build({**request, "builder": "triglot.bench.run.triglot_arm:prepare"})
     worker.main()

@@ -1,0 +1,170 @@
+"""The command ``triglot bench``: what it refuses, how it is interrupted, and its exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import triglot
+from triglot.bench.machine import roofline
+from triglot.bench.machine.roofline import Roofline
+from triglot.bench.report import document
+from triglot.bench.report.report import Report, Surroundings
+from triglot.bench.run import benchmark
+from triglot.commands import bench as bench_command
+from triglot.commands import output
+from triglot.commands.bench import JsonFile
+from triglot.shared.environment import cores
+
+SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
+EMPTY = Report({}, Surroundings({}), [], [], [])
+pytestmark = pytest.mark.usefixtures("no_more_rounds")
+
+
+@pytest.fixture
+def faked(monkeypatch, fakes):
+    """Fake workers, and no roofline."""
+    no_roofline = Roofline("float32", "cpu", cores(), 2048, None, None, {})
+    monkeypatch.setattr(roofline, "measure", lambda *_: no_roofline)
+    monkeypatch.setattr(benchmark, "WORKER", fakes)
+
+
+def interrupt(file, *, update):
+    with file:
+        if update:
+            file.update(EMPTY)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("is_resumed", "update", "named"), [(True, False, True), (False, False, False), (False, True, True)]
+)
+def test_ctrl_c_names_only_a_file_of_this_sweep(is_resumed, update, named, workplace, capsys):
+    """A file that another run wrote may not be resumable."""
+    Path("bench.json").write_text("{}")
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(JsonFile(Path("bench.json"), is_resumed=is_resumed), update=update)
+    assert ("bench.json has the results so far; continue with --resume" in capsys.readouterr().err) == named
+
+
+def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, monkeypatch):
+    def interrupted_write(file, content, **options):
+        output.write_json(file, content, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_command, "write_json", interrupted_write)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(JsonFile(Path("bench.json"), is_resumed=False), update=True)
+    assert "continue with --resume" in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
+    arms = ("--arm", "triglot-torch-eager", "--arm", "triglot-paddle-eager", *SHORT, "--batch", "4")
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "triglot", "bench", "bert-base-tiny", *arms, "--json", "bench.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not Path("bench.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "nothing was written"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "continue with --resume" in err
+    assert err.endswith("triglot: interrupted\n")
+    report = document.read(Path("bench.json"))
+    assert (report.rooflines[0].gflops or 0) > 1
+    assert {(result.case.cell.batch, result.case.arm) for result in report.results if result.status == "ok"} == {
+        (2, "triglot-torch-eager"),
+        (2, "triglot-paddle-eager"),
+    }
+    listed = subprocess.run(["ps", "-o", "args=", "-A"], capture_output=True, text=True, check=True).stdout
+    assert str(workplace) not in listed
+    assert os.listdir() == ["bench.json"]
+
+
+def test_a_sweep_that_times_nothing_fails(workplace, command, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("no roofline is needed"))
+    code, out, err = command("bench", "bert-base-tiny", "--arm", "nnx", "--workload", "generation")
+    assert (code, "skipped" in out) == (2, True)
+    assert re.match("triglot: nothing was timed; nnx: .*does not generate", err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--arm", "caffe"), "arm 'caffe'.*expected"),
+        (("--length", "1000"), "length is 1000.*up to 37"),
+        (("--fill", "0.01"), "fill is 0.01.*8 x 37 tokens.*raise"),
+        (("--threads", "10000"), "--threads is 10000.*expected up to"),
+        (("--seconds", "inf"), "Invalid value for '--seconds'"),
+        (("--fill", "nan"), "fill is nan.*expected a share"),
+        (("--fill", "1", "--fill", "nan"), "fill is nan.*expected a share"),
+        (("--fill", "2"), "fill is 2.*expected a share"),
+        (("--fill", "0"), "fill is 0.*expected a share"),
+        (("--fill", "0.5", "--order", "sorted"), "--fill applies only to --order padded"),
+        (("--rounds", "1000000000"), "Invalid value for '--rounds'"),
+        (("--memory-limit", "99999999999999999999"), "Invalid value for '--memory-limit'"),
+        (("--html", "-"), "only JSON.*name a file"),
+        (("--markdown", "-"), "only JSON.*name a file"),
+        (("--json", "b.json", "--markdown", "b.json"), "b.json.*twice"),
+        (("--resume",), "--resume completes the file of --json"),
+        (("--compare", "nothing.json"), "nothing.json: No such file.*name a file"),
+        (("--compare", "text.json"), "text.json: it is not JSON"),
+        (("--compare", "damaged.json"), "damaged.json is not a valid report"),
+        (("--json", "damaged.json", "--resume"), "damaged.json is not a valid report"),
+        (("--mode", "compiled", "--framework", "jax"), "no arm is jax and compiled.*triglot-torch-eager"),
+    ],
+)
+def test_impossible_requests_are_refused_in_one_line(arguments, words, workplace, command):
+    Path("text.json").write_text("no")
+    Path("damaged.json").write_text(json.dumps({"schema": document.SCHEMA, "cases": [{}]}))
+    code, out, err = command("bench", "bert-base-tiny", *arguments)
+    assert (code, out) == (2, "")
+    assert re.match(f"triglot: .*{words}", err), err
+    assert err.count("\n") == 1
+
+
+def test_memory_limit_is_refused_where_it_has_no_effect(workplace, command, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    code, _, err = command("bench", "bert-base-tiny", "--memory-limit", "1000")
+    assert code == 2
+    assert "--memory-limit is only supported on Linux" in err
+
+
+def test_a_cell_that_does_not_fit_is_a_skipped_row(workplace, command, faked):
+    options = ("--arm", "fake-a", *SHORT, "--batch", "1", "--fill", "0.6")
+    code, out, _ = command("bench", "bert-base-tiny", *options, "--json", "bench.json", "--markdown", "bench.md")
+    assert code == 0
+    unfit, fit = json.loads(Path("bench.json").read_text())["cases"][:2]
+    assert (unfit["batch"], unfit["status"], fit["batch"], fit["status"]) == (1, "skipped", 2, "ok")
+    assert "fill is 0.6" in unfit["failure"]
+    assert "fake-a skipped: fill is 0.6" in out
+    # Empty columns are not shown.
+    _, first, second = Path("bench.md").read_text().split("| arm |")
+    assert "ms" not in first.splitlines()[0]
+    assert "| ms | tokens/s |" in second.splitlines()[0]
+    assert "of roofline" not in second
+
+
+def test_weights_that_do_not_fit_a_dtype_are_a_skipped_row(workplace, command, make_checkpoint, faked):
+    """The sweep continues with the next dtype and the next model."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint.tensors["embeddings.token.weight"][1, 2] = 7e4
+    triglot.save(checkpoint, "large.npz")
+    options = ("--arm", "fake-a", *SHORT, "--dtype", "float16", "--dtype", "float32", "--json", "bench.json")
+    assert command("bench", "large.npz", "bert-base-tiny", *options)[0] == 0
+    cases = [case for case in json.loads(Path("bench.json").read_text())["cases"] if "*" not in case["id"]]
+    by_cell = {(case["model"], case["dtype"]): case for case in cases}
+    assert by_cell["large.npz", "float16"]["status"] == "skipped"
+    assert re.search("embeddings.token.weight.*float16", by_cell["large.npz", "float16"]["failure"])
+    assert by_cell["large.npz", "float32"]["status"] == "ok"
+    assert by_cell["bert-base-tiny", "float32"]["status"] == "ok"

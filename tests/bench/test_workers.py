@@ -1,0 +1,146 @@
+"""Worker processes of the benchmark, seen from both ends: what they are asked, what they time, and their memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot import impls
+from triglot.bench.run import batches, benchmark, triglot_arm, worker, workers
+from triglot.bench.run.cases import Cell
+from triglot.bench.run.settings import ALLOCATORS, Settings
+from triglot.bench.run.sweep import Sweep
+from triglot.bench.run.work import BenchedModel
+from triglot.shared.worker import Worker
+
+HELD = "held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that the allocator keeps\n    del held"
+
+
+@pytest.mark.parametrize(("long_call", "seconds"), [(1.0, [workers.UNCOUNTED, 0.1]), (0.0, [0.1])])
+def test_the_first_call_of_a_turn_does_not_count(long_call, seconds, swept, monkeypatch, no_more_rounds):
+    """It would measure what the turns of others left behind. Long calls are not repeated for that."""
+    requests = []
+    send = Worker.send
+    monkeypatch.setattr(
+        Worker, "send", lambda self, kind, request: (requests.append(request), send(self, kind, request))
+    )
+    monkeypatch.setattr(workers, "LONG_CALL", long_call)
+    _, results = swept(["fake-a"], seconds=0.2, rounds=2, again=False)
+    result = results["fake-a"]
+    turns = requests[-2 * len(seconds) :]
+    assert [request["seconds"] for request in turns] == seconds * 2
+    assert sum(map(sum, result.rounds)) > 0.9 * 200, "the counted calls take the requested time, less the loop itself"
+    assert len(result.rounds) == 2
+
+
+def test_samples_take_about_the_requested_time(monkeypatch):
+    """To half a call. A loop that only looks at the time left would take twice the time for long calls."""
+    now = [0.0]
+
+    def call():
+        now[0] += 10
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0))
+    prepared: Any = SimpleNamespace(call=call, wait=lambda _: None)
+    for seconds, least, calls in ((1, 1, 1), (14, 1, 1), (16, 1, 2), (24, 1, 2), (26, 1, 3), (26, 5, 5), (0, 0, 1)):
+        assert worker.sample(prepared, None, seconds, least)["samples_ms"] == [10_000.0] * calls
+
+
+def test_workers_share_no_compiler_cache(swept, monkeypatch, no_more_rounds):
+    """A shared cache would shorten cold starts."""
+    folders = []
+    start = Worker.__init__
+
+    def started(self, *arguments):
+        variables = arguments[4]
+        folders.append(Path(variables["TMPDIR"]))
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            assert Path(variables[name]).parent == folders[-1]
+        assert variables["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+        start(self, *arguments)
+
+    monkeypatch.setattr(Worker, "__init__", started)
+    swept(["fake-a", "fake-b"])
+    assert len(folders) == len(set(folders)) == 3
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_an_arm_on_another_number_of_threads_is_refused(monkeypatch):
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    torch = SimpleNamespace(get_num_threads=lambda: threads)
+    worker._check_threads(threads, {"torch": torch})
+    torch.get_num_threads = lambda: threads + 1
+    with pytest.raises(triglot.TriglotError, match=rf"PyTorch has {threads + 1} threads.*expected {threads}"):
+        worker._check_threads(threads, {"torch": torch})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(threads + 2)), raising=False)
+    with pytest.raises(triglot.TriglotError, match=rf"process has {threads + 2} and PyTorch has {threads + 1} threads"):
+        worker._check_threads(threads, {"torch": torch})
+
+
+def test_memory_of_building_is_returned_before_times_are_taken(tmp_path):
+    program = f"""
+import numpy as np
+from triglot.bench.run import worker
+
+def build(request):
+    {HELD}
+    worker.full = worker.memory.resident()
+    return object(), {{}}
+
+worker.build = build
+worker.sample = lambda *_: {{"freed": worker.full - worker.memory.resident()}}
+worker.main()
+"""
+    process = Worker([sys.executable, "-P", "-c", program], tmp_path / "log", 1, 60, ALLOCATORS["keep"])
+    process.send("build", {"arm": {"framework": "torch"}, "case": {"device": "cpu"}})
+    process.receive()
+    process.send("sample", {"seconds": 0, "least": 1})
+    assert process.receive()["freed"] > 200 * 2**20
+    process.close()
+
+
+def test_memory_of_the_truth_is_returned_before_workers_start():
+    program = f"""
+import numpy as np
+from triglot.bench.machine import memory
+from triglot.bench.run.work import Work
+
+def compute_truth():
+    global full
+    {HELD}
+    full = memory.resident()
+    return object()
+
+work = object.__new__(Work)
+work._truth, work._no_truth, work._compute_truth = None, None, compute_truth
+work.truth()
+print(full - memory.resident())
+"""
+    environment = {**os.environ, **ALLOCATORS["keep"]}
+    command = [sys.executable, "-P", "-c", program]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(finished.stdout) > 200 * 2**20
+
+
+def test_generated_tokens_are_counted(make_checkpoint):
+    """Generated tokens count up to the end of each target, padding included. The first token is given."""
+    targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
+    assert triglot_arm.count_generated(np.array(targets), 3) == 4 + 1 + 6
+    checkpoint = make_checkpoint("translation-tiny")
+    cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
+    batch: Any = batches.batches_of_cell(cell, checkpoint.config, None, 0)[0]
+    assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a real token may have the id of padding"
+    settings = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0)
+    sweep = Sweep(BenchedModel("m", checkpoint), ["triglot-torch-eager"], settings, command=benchmark.WORKER)
+    sweep.run(cell)
+    result = sweep.results[0]
+    assert result.latency_ms is not None, result.failure
+    ids = impls.build("numpy", checkpoint).generate(batch.source)
+    assert not (ids == checkpoint.config.end_id).any(), "random weights end nothing"
+    assert result.tokens_per_second == pytest.approx(ids[:, 1:].size / (result.latency_ms.p50 / 1000))
