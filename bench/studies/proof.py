@@ -73,10 +73,12 @@ class ClockedArm(TriglotArm):
     """An arm that is timed by ``plain_sample``."""
 
 
-register("slowed", replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm"))
-register("slow", replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm"))
-for _name in CLOCKED:
-    register(f"clocked-{_name}", replace(ARMS[_name], builder=f"{_MODULE}:ClockedArm"))
+def register_arms() -> None:
+    """Add the slowed and the clocked arms to those of the benchmark."""
+    register("slowed", replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm"))
+    register("slow", replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm"))
+    for name in CLOCKED:
+        register(f"clocked-{name}", replace(ARMS[name], builder=f"{_MODULE}:ClockedArm"))
 
 
 def proof_model() -> BenchedModel:
@@ -98,6 +100,7 @@ def main(
     target = results.with_suffix(".json") if results else None
     if target is not None:
         files.check_target(target)
+    register_arms()
     content: dict[str, Any] = {"schema": "triglot.bench-proof/1", "environment": environment()}
     content["machine"] = asdict(MachineState.now())
     content["runs"] = [_run(number) for number in range(runs)]
