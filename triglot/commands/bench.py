@@ -22,6 +22,7 @@ from triglot.commands.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    configuration,
 )
 from triglot.commands.output import PRINTED, check_apart, check_file, check_target, show, shows_tables, write_json
 from triglot.shared.errors import BenchError
@@ -91,7 +92,6 @@ def bench(
     from triglot.bench.run.cases import Case, cells_of_grid  # noqa: PLC0415
     from triglot.bench.run.settings import Settings  # noqa: PLC0415
     from triglot.bench.run.work import BenchedModel  # noqa: PLC0415
-    from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import files  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415

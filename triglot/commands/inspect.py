@@ -1,6 +1,14 @@
 """``triglot inspect``: show what a checkpoint holds."""
 
-from triglot.commands.options import ConfigOption, DialectOption, JsonOption, ModelArgument, QuietOption, SetOption
+from triglot.commands.options import (
+    ConfigOption,
+    DialectOption,
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    SetOption,
+    configuration,
+)
 from triglot.commands.output import check_target, show, shows_tables, write_json
 
 
@@ -14,7 +22,6 @@ def inspect(
 ) -> None:
     """Show the configuration, tensors, sizes and digest of a checkpoint. Verifies every checksum."""
     from triglot import models, tables  # noqa: PLC0415
-    from triglot.commands.fields import configuration  # noqa: PLC0415
 
     check_target(json_file, checkpoint, config)
     source = models.resolve(checkpoint, config=configuration(config, fields), dialect=source_dialect)

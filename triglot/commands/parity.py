@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from triglot import api, models
-from triglot.commands.fields import configuration, name_value_pairs
 from triglot.commands.options import (
     CPU,
     EAGER,
@@ -23,6 +22,8 @@ from triglot.commands.options import (
     QuietOption,
     SeedOption,
     SetOption,
+    configuration,
+    name_value_pairs,
 )
 from triglot.commands.output import check_target, show, shows_tables, write_json
 

@@ -13,6 +13,7 @@ from triglot.commands.options import (
     ModelArgument,
     QuietOption,
     SetOption,
+    configuration,
 )
 from triglot.commands.output import check_not_input, show
 
@@ -31,7 +32,6 @@ def port(
 ) -> None:
     """Translate weights between a checkpoint and the files of a library."""
     from triglot import models, tables  # noqa: PLC0415
-    from triglot.commands.fields import configuration  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
 
     porting.find_dialect(target_dialect).check_target(target)

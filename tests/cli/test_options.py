@@ -2,10 +2,11 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
-from triglot.commands import fields
+from triglot.commands import options
 from triglot.shared.errors import ConfigError
 from triglot.shared.model.recipes import recipe
 
@@ -15,7 +16,7 @@ FIELDS = {"heads": 3, "activation": "gelu", "norm_eps": 1e-12, "masking": "exclu
 
 @pytest.mark.parametrize("texts", [None, []])
 def test_without_options_there_is_no_configuration(texts):
-    assert fields.configuration(None, texts) is None
+    assert options.configuration(None, texts) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_without_options_there_is_no_configuration(texts):
     ids=lambda value: str(value)[:30],
 )
 def test_a_value_is_json_or_text(text, value):
-    configuration = fields.configuration(None, [text])
+    configuration: Any = options.configuration(None, [text])
     name = text.split("=")[0]
     assert configuration == {name: value}
     assert type(configuration[name]) is type(value)
@@ -48,28 +49,28 @@ def test_a_value_is_json_or_text(text, value):
 @pytest.mark.parametrize("text", ["layers", "layers=", "=1", "=", ""])
 def test_a_text_without_name_or_value_is_refused(text):
     with pytest.raises(ConfigError, match=f"--set is {re.escape(repr(text))}; expected NAME=VALUE"):
-        fields.configuration(None, [text])
+        options.configuration(None, [text])
     with pytest.raises(ConfigError, match=f"--python is {re.escape(repr(text))}; expected NAME=VALUE"):
-        fields.name_value_pairs("--python", [text])
+        options.name_value_pairs("--python", [text])
 
 
 def test_a_repeated_name_is_refused():
     with pytest.raises(ConfigError, match="--set layers is given twice"):
-        fields.configuration(None, ["layers=1", "heads=3", "layers=1"])
+        options.configuration(None, ["layers=1", "heads=3", "layers=1"])
 
 
 def test_a_configuration_is_a_recipe_or_a_file_of_fields(tmp_path, monkeypatch):
-    assert fields.configuration("bert-base-tiny", None) == BERT.to_dict()
-    assert fields.configuration("bert-base-tiny", ["layers=1"]) == {**BERT.to_dict(), "layers": 1}
+    assert options.configuration("bert-base-tiny", None) == BERT.to_dict()
+    assert options.configuration("bert-base-tiny", ["layers=1"]) == {**BERT.to_dict(), "layers": 1}
     path = tmp_path / "fields.json"
     path.write_text(json.dumps(FIELDS))
-    assert fields.configuration(str(path), ["heads=4"]) == {**FIELDS, "heads": 4}
+    assert options.configuration(str(path), ["heads=4"]) == {**FIELDS, "heads": 4}
     path.write_text(json.dumps({"config": FIELDS, "digest": "..."}))  # written by inspect --json
-    assert fields.configuration(str(path), None) == FIELDS
+    assert options.configuration(str(path), None) == FIELDS
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert-base").write_text("{}")
-    assert fields.configuration("bert-base", None) == recipe("bert-base").to_dict()
-    assert fields.configuration("./bert-base", None) == {}
+    assert options.configuration("bert-base", None) == recipe("bert-base").to_dict()
+    assert options.configuration("./bert-base", None) == {}
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_another_file_is_refused(content, problem, tmp_path):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'cannot read {path}: ')}{problem}"):
-        fields.configuration(str(path), None)
+        options.configuration(str(path), None)
 
 
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=f"^{re.escape(f'cannot read {tmp_path}: Is a directory')}"):
-        fields.configuration(str(tmp_path), None)
+        options.configuration(str(tmp_path), None)
