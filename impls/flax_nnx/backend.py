@@ -47,7 +47,8 @@ class Backend:
         self.config, self.mode = checkpoint.config, mode
         self.dtype, self.dtype_name = DTYPES[dtype], dtype
         with self.computing("forward"):
-            self.transformer = nnx.merge(*_abstract_transformer(checkpoint.config))
+            # A copy, because models must not share their variables.
+            self.transformer = nnx.merge(*_abstract_transformer(checkpoint.config), copy=True)
             weights.load(self.transformer, checkpoint, self.device, self.dtype)
         self.transformer.eval()
         # Dropout masks are passed in, so no random streams are needed and parameters are the only state.
