@@ -28,7 +28,7 @@ from triglot.shared.model.recipes import recipe
 pytest.register_assert_rewrite("refusals")
 
 # The defaults, which CI uses. The long proofs ask for more.
-SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 20, "gpu": False}
+SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 12, "gpu": False}
 
 
 def pytest_addoption(parser):

@@ -20,7 +20,9 @@ from triglot.shared.inputs import labelled
 from triglot.shared.model.recipes import recipe
 
 KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
-SMALL = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)  # torch.compile takes long for each layer
+# torch.compile takes long for each layer.
+SMALL = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)
+SMALL_ENCODER = replace(recipe("bert-base-tiny"), layers=1)
 COMPILED = ("jit", "compiled")
 
 
@@ -101,7 +103,7 @@ def executed_code(call):
 @pytest.mark.parametrize("mode", impls.MODES)
 def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpoint):
     """Only eager models do."""
-    model: Any = triglot.build(framework, make_checkpoint("bert-base-tiny"), mode=mode)
+    model: Any = triglot.build(framework, make_checkpoint(SMALL_ENCODER), mode=mode)
     ids = np.arange(1, 6)[None]
     model_code = type(model.backend.transformer).encode.__code__
     model.encode(ids)
@@ -110,29 +112,17 @@ def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpo
 
 def test_programs_are_compiled_for_many_lengths(framework, make_checkpoint):
     """By default PyTorch would continue eagerly after eight shapes."""
-    checkpoint = make_checkpoint("bert-base-tiny")
+    checkpoint = make_checkpoint(SMALL_ENCODER)
     model, reference = triglot.build(framework, checkpoint, mode="jit"), triglot.build("numpy", checkpoint)
     for length in range(1, 11):
         ids = np.arange(1, 1 + length)[None].repeat(1 + length % 3, axis=0)
         np.testing.assert_allclose(model.encode(ids), reference.encode(ids), rtol=0, atol=1e-5)
 
 
-def test_jit_follows_training_and_compiled_refuses_it(framework, make_checkpoint):
-    checkpoint = make_checkpoint(SMALL)
-    source, target = np.array([[1, 5, 6, 2]]), np.array([[1, 7, 8, 9, 2]])
-    batch = triglot.teacher_forcing(checkpoint.config, source, target)
-    scores = {}
-    for mode in ("eager", "jit"):
-        model = triglot.build(framework, checkpoint, mode=mode)
-        before = model.forward(source, target)
-        model.begin_training(triglot.Plan(rate=0.1))
-        model.training_step(batch)
-        scores[mode] = model.forward(source, target)
-        assert np.abs(scores[mode] - before).max() > 0.1
-    # A step of Adam is as large as its rate. If a tiny gradient rounds to another sign, a weight is off by 0.2.
-    assert np.median(np.abs(scores["jit"] - scores["eager"])) < 1e-4
+def test_training_is_refused_in_mode_compiled(framework, make_checkpoint):
+    model = triglot.build(framework, make_checkpoint(SMALL), mode="compiled")
     with pytest.raises(TrainingError, match=r"mode 'compiled' cannot train"):
-        triglot.build(framework, checkpoint, mode="compiled").begin_training(triglot.Plan())
+        model.begin_training(triglot.Plan())
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "prenorm-tiny", "translation-tiny"])

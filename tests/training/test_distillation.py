@@ -85,11 +85,10 @@ def test_wrong_gradient_or_loss_is_detected(make_checkpoint):
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
-def test_compiled_gradients_agree_with_eager_ones(framework, name, make_checkpoint):
+def test_compiled_training_agrees_with_eager_training(framework, name, make_checkpoint):
     """In float64 they may differ only by the order of sums. Paddle once kept a factor in float32."""
-    config = replace(
-        recipe(name), layers=1, decoder_layers=min(1, recipe(name).decoder_layers)
-    )  # torch.compile is slow
+    # torch.compile takes long for each layer.
+    config = replace(recipe(name), layers=1, decoder_layers=min(1, recipe(name).decoder_layers))
     checkpoint = make_checkpoint(config)
     if config.kind == "encoder":
         batch: Any = taught_batch(config)
@@ -102,17 +101,24 @@ def test_compiled_gradients_agree_with_eager_ones(framework, name, make_checkpoi
         # Sums of at most some thousand terms, after some hundred operations.
         np.testing.assert_allclose(gradients[tensor], gradient, rtol=0, atol=4096 * 2.0**-53, err_msg=tensor)
     # Then compare the next step. Adam's first step is rate * g / (|g| + 1e-8): where |g| is above 1e-6, it is at least
-    # 0.99 rates long, and the two modes differ by less than the rate times 4096 * 2^-53 / 1e-6.
+    # 0.99 rates long, and the two modes differ by less than the rate times 4096 * 2^-53 / 1e-8 everywhere.
+    before = compiled.encode(batch.source, batch.valid)
     for model in (eager, compiled):
         model.begin_training(Plan(rate=0.01))
         model.training_step(batch)
-    before, after, eager_after = checkpoint.tensors, compiled.weights(), eager.weights()
+    after, eager_after = compiled.weights(), eager.weights()
     for tensor, gradient in expected.items():
+        np.testing.assert_allclose(after[tensor], eager_after[tensor], rtol=0, atol=0.01 * 1e-4)
         large = np.abs(gradient) > 1e-6
         unread = config.kind == "encoder" and tensor.startswith("heads.")
         assert large.any() or unread or tensor.endswith("attention.key.bias"), tensor
-        np.testing.assert_allclose(after[tensor][large], eager_after[tensor][large], rtol=0, atol=0.01 * 1e-6)
-        assert (np.abs(after[tensor] - before[tensor])[large] > 0.0098).all(), tensor
+        assert (np.abs(after[tensor] - checkpoint.tensors[tensor])[large] > 0.0098).all(), tensor
+    # The program that was compiled before the step computes with the weights after it.
+    change, error = (
+        np.abs(compiled.encode(batch.source, batch.valid) - output).max()
+        for output in (before, eager.encode(batch.source, batch.valid))
+    )
+    assert error < change / 1000
 
 
 def test_float32_gradients_are_within_their_budget(framework, checkpoint):
