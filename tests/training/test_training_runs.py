@@ -63,7 +63,7 @@ def losses(checkpoint):
 
 
 def compare(values, expected, *frameworks):
-    """Compare step by step. Up to ``FACTOR`` times the larger spread of the ``frameworks`` that took part is allowed."""
+    """Compare step by step. Up to ``FACTOR`` times the largest spread of the ``frameworks`` is allowed."""
     # A loss is the mean of n numbers, and each framework adds them in its own order. The rounding errors of a sum are a
     # random walk: half an ulp times the root of n (Higham and Mary 2019). At first there is no other difference.
     rounding = 2 * np.sqrt(PLAN.batch_size * LENGTH) * 2.0**-24 * expected
