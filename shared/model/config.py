@@ -191,17 +191,17 @@ def _refuse(field: str, got: object, expected: str) -> ConfigError:
 def _check_types(config: ModelConfig) -> None:
     hints = get_type_hints(ModelConfig)
     for field in dataclasses.fields(config):
-        hint, value = hints[field.name], getattr(config, field.name)
+        hint = hints[field.name]
+        value: Any = getattr(config, field.name)
         choices = get_args(hint)
         if choices and isinstance(choices[0], str):
             if value not in choices:
                 raise _refuse(field.name, value, f"one of {', '.join(choices)}")
         elif field.name == "heads_on_top":
             heads = get_args(Head)
-            if type(value) is not tuple or value != tuple(head for head in heads if head in value):
-                raise _refuse(
-                    field.name, value, f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice"
-                )
+            if not isinstance(value, tuple) or config.heads_on_top != tuple(head for head in heads if head in value):
+                expected = f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice"
+                raise _refuse(field.name, config.heads_on_top, expected)
         else:
             accepted = tuple(choices) if choices else (hint,)
             if float in accepted:
