@@ -16,7 +16,6 @@ from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as named
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
-from triglot.shared.model.overrides import configured
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -49,7 +48,7 @@ def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint
         ConfigError: no recipe has that name, or the seed is not a whole number of at least 0.
     """
     arguments.whole_number("seed", seed, 0)
-    config = configured({}, recipe_or_config)
+    config = named.configured({}, recipe_or_config)
     return Checkpoint(config, draw(config, seed))
 
 

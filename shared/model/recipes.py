@@ -5,19 +5,26 @@ of BERT-base. ``bert-base`` is BERT-base uncased (Devlin et al. 2018). ``ernie-b
 ``minilm`` is sentence-transformers/all-MiniLM-L6-v2. The others are the models of four articles.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from triglot.shared.errors import ConfigError
 
 from .config import ModelConfig
 
+# What a user says about a configuration: the name of a recipe, all fields, or single ones.
+ConfigOverride = str | ModelConfig | Mapping[str, Any] | None
+
+
+def _sizes(*, hidden_size: int, layers: int, heads: int, feed_forward_size: int) -> dict[str, Any]:
+    """Return the sizes of a model whose heads divide ``hidden_size``."""
+    sizes = {"hidden_size": hidden_size, "layers": layers, "heads": heads, "feed_forward_size": feed_forward_size}
+    return sizes | dict.fromkeys(("key_size", "value_size"), hidden_size // heads)
+
+
 _DYGRAPH = ModelConfig(
-    hidden_size=768,
-    layers=12,
-    heads=12,
-    key_size=64,
-    value_size=64,
-    feed_forward_size=3072,
+    **_sizes(hidden_size=768, layers=12, heads=12, feed_forward_size=3072),
     source_vocabulary=0,
     source_max_length=512,
     positions="none",
@@ -34,12 +41,7 @@ _DYGRAPH = ModelConfig(
 )
 
 _BERT_BASE = ModelConfig(
-    hidden_size=768,
-    layers=12,
-    heads=12,
-    key_size=64,
-    value_size=64,
-    feed_forward_size=3072,
+    **_sizes(hidden_size=768, layers=12, heads=12, feed_forward_size=3072),
     source_vocabulary=30522,
     source_max_length=512,
     segments=2,
@@ -60,20 +62,15 @@ _BERT_BASE = ModelConfig(
 
 _ERNIE_BASE = replace(_BERT_BASE, segments=4, tasks=16, norm_eps=1e-5, masking="add", masking_value=-10000.0)
 
-_MINILM = replace(_BERT_BASE, hidden_size=384, layers=6, heads=12, key_size=32, value_size=32, feed_forward_size=1536)
+_MINILM = replace(_BERT_BASE, **_sizes(hidden_size=384, layers=6, heads=12, feed_forward_size=1536))
 
 # Article 000: a toy translation. Pre-norm without a final norm; one norm serves query, key and value. The text says
 # five encoder layers and builds three. Its sizes are hard-coded, so only length 50 works there; here any length up to
 # 50 does.
 _TRANSLATION = ModelConfig(
     kind="encoder_decoder",
-    hidden_size=32,
-    layers=3,
+    **_sizes(hidden_size=32, layers=3, heads=4, feed_forward_size=64),
     decoder_layers=3,
-    heads=4,
-    key_size=8,
-    value_size=8,
-    feed_forward_size=64,
     source_vocabulary=39,
     source_max_length=50,
     target_vocabulary=39,
@@ -99,13 +96,8 @@ _TRANSLATION = ModelConfig(
 # never assigns them; here they are applied. It also leaves out the classes that hold the final norms.
 _ANNOTATED = replace(
     _TRANSLATION,
-    hidden_size=512,
-    layers=6,
+    **_sizes(hidden_size=512, layers=6, heads=8, feed_forward_size=2048),
     decoder_layers=6,
-    heads=8,
-    key_size=64,
-    value_size=64,
-    feed_forward_size=2048,
     source_vocabulary=10000,
     target_vocabulary=10000,
     positions="sinusoidal",
@@ -152,12 +144,7 @@ _PRENORM = replace(
 # padding mask True means "keep", but its code ignores where True; here True means "may attend", as everywhere.
 _MULTIHEAD = ModelConfig(
     kind="attention",
-    hidden_size=512,
-    layers=0,
-    heads=8,
-    key_size=64,
-    value_size=64,
-    feed_forward_size=0,
+    **_sizes(hidden_size=512, layers=0, heads=8, feed_forward_size=0),
     source_vocabulary=0,
     source_max_length=512,
     target_max_length=512,
@@ -173,15 +160,10 @@ _MULTIHEAD = ModelConfig(
 )
 
 # Sizes that all differ, so that an axis mistaken for another shows as a wrong shape.
-_TINY_SIZES = {
-    "hidden_size": 24,
-    "layers": 2,
-    "heads": 3,
-    "key_size": 8,
-    "value_size": 8,
-    "feed_forward_size": 40,
-}
-_TINY_INPUTS = {"source_vocabulary": 101, "source_max_length": 37}
+_TINY = _sizes(hidden_size=24, layers=2, heads=3, feed_forward_size=40)
+_TINY_ENCODER = {**_TINY, "source_vocabulary": 101, "source_max_length": 37}
+_TINY_DECODER = {**_TINY, "decoder_layers": 2, "target_vocabulary": 41, "target_max_length": 23}
+_TINY_ATTENTION = _sizes(hidden_size=24, layers=0, heads=3, feed_forward_size=0)
 
 _RECIPES: dict[str, ModelConfig] = {
     "translation": _TRANSLATION,
@@ -192,34 +174,14 @@ _RECIPES: dict[str, ModelConfig] = {
     "bert-base": _BERT_BASE,
     "ernie-base": _ERNIE_BASE,
     "minilm": _MINILM,
-    "translation-tiny": replace(
-        _TRANSLATION, **_TINY_SIZES, decoder_layers=2, source_max_length=19, target_max_length=23, target_vocabulary=41
-    ),
-    "prenorm-tiny": replace(
-        _PRENORM,
-        **_TINY_SIZES,
-        decoder_layers=2,
-        source_vocabulary=41,
-        target_vocabulary=41,
-        source_max_length=23,
-        target_max_length=23,
-    ),
-    "annotated-tiny": replace(
-        _ANNOTATED,
-        **_TINY_SIZES,
-        decoder_layers=2,
-        source_vocabulary=101,
-        source_max_length=19,
-        target_vocabulary=41,
-        target_max_length=23,
-    ),
-    "multihead-tiny": replace(
-        _MULTIHEAD, hidden_size=24, heads=3, key_size=8, value_size=8, source_max_length=37, target_max_length=29
-    ),
-    "dygraph-tiny": replace(_DYGRAPH, **_TINY_SIZES, source_max_length=37),
-    "bert-base-tiny": replace(_BERT_BASE, **_TINY_SIZES, **_TINY_INPUTS),
-    "ernie-base-tiny": replace(_ERNIE_BASE, **_TINY_SIZES, **_TINY_INPUTS),
-    "minilm-tiny": replace(_MINILM, **_TINY_SIZES, **_TINY_INPUTS),
+    "translation-tiny": replace(_TRANSLATION, **_TINY_DECODER, source_max_length=19),
+    "prenorm-tiny": replace(_PRENORM, **_TINY_DECODER, source_vocabulary=41, source_max_length=23),
+    "annotated-tiny": replace(_ANNOTATED, **_TINY_DECODER, source_vocabulary=101, source_max_length=19),
+    "multihead-tiny": replace(_MULTIHEAD, **_TINY_ATTENTION, source_max_length=37, target_max_length=29),
+    "dygraph-tiny": replace(_DYGRAPH, **_TINY, source_max_length=37),
+    "bert-base-tiny": replace(_BERT_BASE, **_TINY_ENCODER),
+    "ernie-base-tiny": replace(_ERNIE_BASE, **_TINY_ENCODER),
+    "minilm-tiny": replace(_MINILM, **_TINY_ENCODER),
 }
 
 
@@ -237,3 +199,20 @@ def recipe(name: str) -> ModelConfig:
     if name not in _RECIPES:
         raise ConfigError(f"unknown recipe {name!r}; expected one of {', '.join(_RECIPES)}")
     return _RECIPES[name]
+
+
+def configured(fields: Mapping[str, Any], override: ConfigOverride) -> ModelConfig:
+    """Return the configuration of ``fields``, as ``override`` corrects and completes it.
+
+    A recipe or a whole configuration replaces all fields.
+
+    Raises:
+        ConfigError: a field is unknown, missing or wrong, or no recipe has that name.
+    """
+    if isinstance(override, ModelConfig):
+        return override
+    if isinstance(override, str):
+        return recipe(override)
+    if override is not None and not isinstance(override, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"config is a {type(override).__name__}; expected a recipe, a ModelConfig or fields by name")
+    return ModelConfig.from_dict({**fields, **(override or {})})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import ModelNotFoundError, PortingError
-from triglot.shared.model.overrides import Given
+from triglot.shared.model.recipes import ConfigOverride
 from triglot.shared.pickles import WHY
 
 from .dialects import DIALECTS, huggingface, neutral
@@ -26,7 +26,7 @@ def find_dialect(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def read(source: str | Path | Checkpoint, dialect: str | None = None, config: Given = None) -> Checkpoint:
+def read(source: str | Path | Checkpoint, dialect: str | None = None, config: ConfigOverride = None) -> Checkpoint:
     """Read ``source``, a path or a checkpoint, as a neutral checkpoint.
 
     ``dialect`` None means that the path decides between "neutral" and "huggingface"; the others have to be named.

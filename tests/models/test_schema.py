@@ -301,7 +301,7 @@ def test_bert_base_has_the_parameters_of_the_bert_base_of_transformers():
         theirs = BertModel(BertConfig()).state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.items()}
     ours = schema.parameters(recipe("bert-base"))
-    native = huggingface.names(recipe("bert-base"))
+    native = huggingface.TABLE.names(recipe("bert-base"))
     expected = {
         native[name]: entry.shape[::-1] if entry.role == "linear_weight" else entry.shape
         for name, entry in ours.items()

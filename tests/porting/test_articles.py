@@ -18,12 +18,12 @@ from triglot.shared.model import schema
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.dialects import (
+    article,
     article_annotated,
     article_dygraph,
     article_multihead,
     article_prenorm,
     article_translation,
-    position_buffers,
 )
 
 CODE = {
@@ -39,8 +39,13 @@ BUFFERS = {
     "annotated": {"src_pos.pe": "source", "tgt_pos.pe": "target"},
 }
 SUFFIXES = (".pt", ".npz", ".safetensors")
-MODULES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
-ARTICLES = {module.ARTICLE.recipe: module.ARTICLE for module in MODULES}
+MODULES = {
+    "translation": article_translation,
+    "dygraph": article_dygraph,
+    "prenorm": article_prenorm,
+    "annotated": article_annotated,
+    "multihead": article_multihead,
+}
 
 
 def config_of(name):
@@ -147,7 +152,7 @@ def test_every_number_format_is_kept(dtype, suffix, tmp_path):
 
 def test_every_parameter_has_its_own_name(name):
     config = replace(config_of(name), layers=12, decoder_layers=11) if name in BUFFERS else config_of(name)
-    table = ARTICLES[name].native_names(config)
+    table = MODULES[name].TABLE.names(config)
     assert table.keys() == schema.parameters(config).keys()
     assert len(set(table.values())) == len(table)
 
@@ -276,7 +281,7 @@ def test_exchanging_any_two_tensors_changes_the_output(name, double, tmp_path):
 @pytest.mark.parametrize("width", [2, 24, 128, 512])
 def test_a_table_in_float32_is_within_the_bound(length, width):
     config = replace(recipe("annotated-tiny"), hidden_size=width)
-    difference, bound = position_buffers.difference(config, code.position_table(length, width).numpy())
+    difference, bound = article.position_error(config, code.position_table(length, width).numpy())
     assert 0 < difference <= bound <= 2 * length * 2.0**-24
 
 
@@ -440,7 +445,7 @@ def test_more_layers_than_tensors_are_refused_before_their_names_are_generated(t
 def test_a_configuration_of_another_model_is_refused(tmp_path):
     path = tmp_path / "run.pt"
     save(make_state_dict("annotated"), path)
-    with pytest.raises(PortingError, match=r"article 003 has no name for embeddings\.position\.weight"):
+    with pytest.raises(PortingError, match=r"article-annotated has no name for embeddings\.position\.weight"):
         read(path, "annotated", "bert-base-tiny")
     with pytest.raises(ConfigError, match=r"unknown field.*depth"):
         read(path, "annotated", {"depth": 3})

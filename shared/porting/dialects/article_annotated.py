@@ -1,11 +1,12 @@
 """Dialect ``article-annotated``: the state dict of article 003, the annotated encoder-decoder."""
 
 from .article import Article
-from .naming import attention, table_of
+from .dialect import Table, attention
 
 _PROJECTIONS = ("w_q", "w_k", "w_v", "w_o")
 _ENCODER, _DECODER = "encoder.layers.{index}", "decoder.layers.{index}"
-_NAMES = table_of(
+TABLE = Table(
+    "article-annotated",
     {
         "embeddings.token": "src_embed.embedding",
         "target_embeddings.token": "tgt_embed.embedding",
@@ -25,9 +26,9 @@ _NAMES = table_of(
         "decoder.final.norm": "decoder.norm",
         "heads.log_probabilities": "projection_layer.proj",
     },
-    linear={"weight": ".weight", "bias": ".bias"},
-    norm={"scale": ".alpha", "bias": ".bias"},
+    norm_scale=".alpha",
 )
 
-ARTICLE = Article("003", "annotated", _NAMES, {"src_pos.pe": "source_max_length", "tgt_pos.pe": "target_max_length"})
-DIALECT = ARTICLE.dialect
+DIALECT = Article(
+    "003", "annotated", TABLE, {"src_pos.pe": "source_max_length", "tgt_pos.pe": "target_max_length"}
+).dialect

@@ -5,10 +5,11 @@ is empty by default and "encoder" in ERNIE.
 """
 
 from .article import FREE_FIELDS, Article
-from .naming import attention, table_of
+from .dialect import Table, attention
 
 _LAYER = "_layer_{index}"
-_NAMES = table_of(
+TABLE = Table(
+    "article-dygraph",
     {
         "encoder.layers.N.pre_attention.norm": f"{_LAYER}_pre_att_layer_norm",
         **attention(
@@ -23,19 +24,20 @@ _NAMES = table_of(
         "encoder.layers.N.post_feed_forward.norm": f"{_LAYER}_post_ffn_layer_norm",
         "encoder.final.norm": "post_encoder_layer_norm",
     },
-    linear={"weight": ".w_0", "bias": ".b_0"},
-    norm={"scale": "_scale", "bias": "_bias"},
+    weight=".w_0",
+    bias=".b_0",
+    norm_scale="_scale",
+    norm_bias="_bias",
+    transposed=False,
 )
 
-ARTICLE = Article(
+DIALECT = Article(
     "001",
     "dygraph",
-    _NAMES,
+    TABLE,
     buffers={},
-    transposed=False,
     scope="encoder",
     # The processes and the activation are arguments there, and the mask is made by the caller.
     free=FREE_FIELDS | {"pre_process", "post_process", "final_process", "activation", "masking_value"},
     heads_divide_hidden_size=False,
-)
-DIALECT = ARTICLE.dialect
+).dialect

@@ -1,11 +1,12 @@
 """Dialect ``article-prenorm``: the state dict of article 002, a pre-norm encoder-decoder with shared embeddings."""
 
 from .article import Article
-from .naming import attention, table_of
+from .dialect import Table, attention
 
 _PROJECTIONS = ("W_q", "W_k", "W_v", "W_o")
 _ENCODER, _DECODER = (f"transformer.{stack}.layers.{{index}}" for stack in ("encoder", "decoder"))
-_NAMES = table_of(
+TABLE = Table(
+    "article-prenorm",
     {
         "embeddings.token": "transformer.wte",
         "encoder.layers.N.pre_attention.norm": f"{_ENCODER}.norm_1",
@@ -24,9 +25,8 @@ _NAMES = table_of(
         "decoder.final.norm": "transformer.decoder.norm",
         "heads.logits": "lm_head",
     },
-    linear={"weight": ".weight", "bias": ".bias"},
-    norm={"scale": ".gamma", "bias": ".beta"},
+    norm_scale=".gamma",
+    norm_bias=".beta",
 )
 
-ARTICLE = Article("002", "prenorm", _NAMES, {"transformer.wpe.pe": "source_max_length"})
-DIALECT = ARTICLE.dialect
+DIALECT = Article("002", "prenorm", TABLE, {"transformer.wpe.pe": "source_max_length"}).dialect

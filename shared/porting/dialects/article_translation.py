@@ -1,11 +1,12 @@
 """Dialect ``article-translation``: the state dict of article 000, an encoder-decoder that translates."""
 
 from .article import Article
-from .naming import attention, table_of
+from .dialect import Table, attention
 
 _PROJECTIONS = ("fc_Q", "fc_K", "fc_V", "out_fc")
 _ENCODER, _DECODER = "encoder.layer_{first_is_l}", "decoder.layer_{count}"
-_NAMES = table_of(
+TABLE = Table(
+    "article-translation",
     {
         "embeddings.token": "embed_x.embed",
         "target_embeddings.token": "embed_y.embed",
@@ -23,9 +24,8 @@ _NAMES = table_of(
         "decoder.layers.N.feed_forward.output": f"{_DECODER}.fc.fc.2",
         "heads.logits": "fc_out",
     },
-    linear={"weight": ".weight", "bias": ".bias"},
-    norm={"scale": ".weight", "bias": ".bias"},
 )
 
-ARTICLE = Article("000", "translation", _NAMES, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"})
-DIALECT = ARTICLE.dialect
+DIALECT = Article(
+    "000", "translation", TABLE, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"}
+).dialect

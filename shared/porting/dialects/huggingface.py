@@ -1,7 +1,7 @@
 """Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them.
 
 A model is a folder with ``config.json`` and ``model.safetensors``, or the bare ``.safetensors`` file. Linear weights
-are (out, in). ``huggingface_config.py`` translates the configuration, ``huggingface_names.py`` the names.
+are (out, in). ``huggingface_config.py`` translates the configuration.
 """
 
 import json
@@ -20,14 +20,12 @@ from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import OutputError, PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.overrides import Given, configured
-from triglot.shared.model.schema import MASKED_LM_TABLE, TOKEN_TABLE
+from triglot.shared.model.recipes import ConfigOverride, configured
+from triglot.shared.model.schema import MASKED_LM_TABLE
 from triglot.shared.porting import containers
 
-from . import renaming
-from .dialect import Dialect
+from .dialect import Dialect, Table, attention
 from .huggingface_config import CONFIG_FILE, from_json, from_shapes, to_json
-from .huggingface_names import names
 
 WEIGHTS_FILE = "model.safetensors"
 SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
@@ -35,7 +33,35 @@ _CONTAINER = containers.SAFETENSORS
 
 _PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the names of the body, not of their heads
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+_TOKEN_TABLE = "embeddings.word_embeddings.weight"
 _DECODER, _DECODER_BIAS, _BIAS = (f"cls.predictions.{name}" for name in ("decoder.weight", "decoder.bias", "bias"))
+
+_LAYER = "encoder.layer.{index}"
+TABLE = Table(
+    "huggingface",
+    {
+        "embeddings.token": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.segment": "embeddings.token_type_embeddings",
+        "embeddings.task": "embeddings.task_type_embeddings",
+        "embeddings.process.norm": "embeddings.LayerNorm",
+        **attention(
+            "encoder.layers.N.attention",
+            f"{_LAYER}.attention.",
+            ("self.query", "self.key", "self.value", "output.dense"),
+        ),
+        "encoder.layers.N.post_attention.norm": f"{_LAYER}.attention.output.LayerNorm",
+        "encoder.layers.N.feed_forward.inner": f"{_LAYER}.intermediate.dense",
+        "encoder.layers.N.feed_forward.output": f"{_LAYER}.output.dense",
+        "encoder.layers.N.post_feed_forward.norm": f"{_LAYER}.output.LayerNorm",
+        "heads.pooler": "pooler.dense",
+        "heads.masked_lm.transform": "cls.predictions.transform.dense",
+        "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
+        "heads.masked_lm.decoder": "cls.predictions.decoder",
+        "heads.masked_lm": "cls.predictions",
+        "heads.next_sentence": "cls.seq_relationship",
+    },
+)
 
 
 def recognises(source: Path) -> bool:
@@ -45,7 +71,7 @@ def recognises(source: Path) -> bool:
     return (source / CONFIG_FILE).is_file() and (source / WEIGHTS_FILE).is_file()
 
 
-def read(source: Path, config: Given = None) -> Checkpoint:
+def read(source: Path, config: ConfigOverride = None) -> Checkpoint:
     """Read the model ``source`` as a checkpoint; ``config`` completes or corrects its configuration.
 
     Raises:
@@ -63,12 +89,10 @@ def read(source: Path, config: Given = None) -> Checkpoint:
         else:
             config_fields = from_shapes({name: tensor.shape for name, tensor in tensors.items()}, config or {})
         final = configured(config_fields, config)
-        renaming.check_layers(final, len(tensors))
         alias_names = _remove_duplicates(final, tensors, names_in_file)
-        table = names(final)
-        renaming.check_tensors(
+        TABLE.check(
+            final,
             tensors,
-            renaming.shapes(final, table),
             names_in_file,
             "expected exactly the encoder of a BERT or ERNIE, its pooler and its pre-training heads; save the model "
             "without other heads, or pass the configuration of these weights",
@@ -76,8 +100,8 @@ def read(source: Path, config: Given = None) -> Checkpoint:
         )
     except TriglotError as error:
         raise PortingError(f"cannot port {source}: {error}") from error
-    source_names = alias_names | {name: names_in_file[native] for name, native in table.items()}
-    return Checkpoint(final, renaming.to_canonical(final, table, tensors), source_names)
+    source_names = alias_names | {name: names_in_file[native] for name, native in TABLE.names(final).items()}
+    return Checkpoint(final, TABLE.to_canonical(final, tensors), source_names)
 
 
 def write(checkpoint: Checkpoint, target: Path) -> None:
@@ -88,11 +112,13 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         OutputError: the target cannot be written.
     """
     config = checkpoint.config
-    json_fields, table = to_json(config), names(config)
+    json_fields = to_json(config)
     prefix = "" if set(config.heads_on_top) <= {"pooler"} else f"{json_fields['model_type']}."
-    prefixed = {name: native if native.startswith("cls.") else prefix + native for name, native in table.items()}
-    tensors = renaming.from_canonical(checkpoint, prefixed)
-    if MASKED_LM_TABLE in table:
+    tensors = {
+        name if name.startswith("cls.") else prefix + name: tensor
+        for name, tensor in TABLE.from_canonical(checkpoint).items()
+    }
+    if _DECODER in tensors:
         tensors[_DECODER_BIAS] = tensors[_BIAS]  # transformers stores the bias of an untied decoder under both names
     target = target.absolute()  # "." has no parent
     files.check_folder(target)
@@ -127,7 +153,7 @@ def _remove_duplicates(config: ModelConfig, tensors: dict[str, Array], names_in_
         tensors[_BIAS], names_in_file[_BIAS] = tensors.pop(_DECODER_BIAS), names_in_file[_DECODER_BIAS]
     if not config.tied_embeddings or _DECODER not in tensors:
         return {}
-    _check_equal(names(config)[TOKEN_TABLE], _DECODER, tensors)
+    _check_equal(_TOKEN_TABLE, _DECODER, tensors)
     del tensors[_DECODER]
     return {MASKED_LM_TABLE: names_in_file[_DECODER]}
 

@@ -7,7 +7,7 @@ from typing import Any
 from triglot.shared.errors import ConfigError, PortingError
 from triglot.shared.model.config import Activation, Head, ModelConfig
 
-from .renaming import inexpressible
+from .dialect import inexpressible
 
 CONFIG_FILE = "config.json"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.model.overrides import Given, configured
+from triglot.shared.model.recipes import ConfigOverride, configured
 
 from .dialect import Dialect
 
@@ -14,7 +14,7 @@ def recognises(source: Path) -> bool:
     return source.is_file()
 
 
-def read(source: Path, config: Given = None) -> Checkpoint:
+def read(source: Path, config: ConfigOverride = None) -> Checkpoint:
     """Load the checkpoint ``source``; ``config`` corrects its configuration.
 
     Raises:
@@ -24,7 +24,7 @@ def read(source: Path, config: Given = None) -> Checkpoint:
     return reconfigured(checkpoints.load(source), config)
 
 
-def reconfigured(checkpoint: Checkpoint, config: Given) -> Checkpoint:
+def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
     """Return the same tensors with a corrected configuration, or ``checkpoint`` itself if ``config`` is None."""
     if config is None:
         return checkpoint
