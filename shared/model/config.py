@@ -10,7 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from triglot.shared.errors import ConfigError
 
@@ -34,7 +34,7 @@ _DROPOUT_RATES = (
     "feed_forward_dropout",
     "feed_forward_output_dropout",
 )
-PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
+_PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +135,12 @@ class ModelConfig:
         _check_inputs(self)
         _check_arithmetic(self)
         _check_heads(self)
-        _check_decoder(self)
-        _check_attention_alone(self)
+        if self.kind == "encoder_decoder":
+            _check_decoder(self)
+        else:
+            _check_no_decoder(self)
+        if self.kind == "attention":
+            _check_attention_alone(self)
         for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
             if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so they get the same digest
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -188,60 +192,69 @@ def _refuse(field: str, got: object, expected: str) -> ConfigError:
     return ConfigError(f"configuration: {field} is {got!r}; expected {expected}")
 
 
+def _check_fields(config: ModelConfig, expected: Mapping[str, object], reason: str) -> None:
+    """Refuse a field without the one value that the other fields allow."""
+    for name, value in expected.items():
+        if getattr(config, name) != value:
+            raise _refuse(name, getattr(config, name), f"{value!r}: {reason}")
+
+
+def _check_at_least(config: ModelConfig, least: int, names: tuple[str, ...], expected: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise _refuse(name, getattr(config, name), expected)
+
+
 def _check_types(config: ModelConfig) -> None:
-    hints = get_type_hints(ModelConfig)
-    for field in dataclasses.fields(config):
-        hint = hints[field.name]
-        value: Any = getattr(config, field.name)
-        choices = get_args(hint)
-        if choices and isinstance(choices[0], str):
-            if value not in choices:
-                raise _refuse(field.name, value, f"one of {', '.join(choices)}")
-        elif field.name == "heads_on_top":
+    for name, hint in get_type_hints(ModelConfig).items():
+        value, arguments = getattr(config, name), get_args(hint)
+        if name == "heads_on_top":
             heads = get_args(Head)
-            if not isinstance(value, tuple) or config.heads_on_top != tuple(head for head in heads if head in value):
-                expected = f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice"
-                raise _refuse(field.name, config.heads_on_top, expected)
+            if type(value) is not tuple or value != tuple(head for head in heads if head in value):
+                raise _refuse(
+                    name,
+                    config.heads_on_top,
+                    f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice",
+                )
+        elif get_origin(hint) is Literal:
+            if value not in arguments:
+                raise _refuse(name, value, f"one of {', '.join(arguments)}")
         else:
-            accepted = tuple(choices) if choices else (hint,)
+            accepted: tuple[type, ...] = arguments or (hint,)
             if float in accepted:
                 accepted = (*accepted, int)
             # bool is a subclass of int, but True is not a size.
             if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
                 names = " or ".join(t.__name__.replace("NoneType", "null") for t in accepted)
-                raise _refuse(field.name, value, f"a value of type {names}")
+                raise _refuse(name, value, f"a value of type {names}")
 
 
 def _check_sizes(config: ModelConfig) -> None:
-    of_layers = () if config.kind == "attention" else ("layers", "feed_forward_size")
-    for name in ("hidden_size", *of_layers, "heads", "key_size", "value_size", "source_max_length"):
-        if getattr(config, name) < 1:
-            raise _refuse(name, getattr(config, name), "a size of at least 1")
-    names = ("source_vocabulary", "segments", "tasks", "position_offset", "decoder_layers", "target_vocabulary")
-    for name in (*names, "target_max_length"):
-        if getattr(config, name) < 0:
-            raise _refuse(name, getattr(config, name), "0 or more")
+    sizes = ("hidden_size", "heads", "key_size", "value_size", "source_max_length")
+    if config.kind != "attention":
+        sizes = (*sizes, "layers", "feed_forward_size")
+    _check_at_least(config, 1, sizes, "a size of at least 1")
+    _check_at_least(
+        config, 0, ("source_vocabulary", "segments", "tasks", "position_offset", *_DECODER_SIZES), "0 or more"
+    )
 
 
 def _check_processes(config: ModelConfig) -> None:
     for name in ("embedding_process", "pre_process", "post_process", "final_process"):
         commands = getattr(config, name)
-        # There is a residual to add only after a sublayer.
-        accepted = "adn" if name == "post_process" else "dn"
+        accepted = "adn" if name == "post_process" else "dn"  # only a sublayer has a residual to add
         # Article 002 drops out twice in a row, after the positions and on the sum.
-        counts = {command: commands.count(command) for command in accepted}
-        if sum(counts.values()) != len(commands) or any(n > (2 if c == "d" else 1) for c, n in counts.items()):
-            meanings = ", ".join(f"{command!r} {PROCESS_COMMANDS[command]}" for command in accepted)
+        if not set(commands) <= set(accepted) or any(commands.count(c) > (2 if c == "d" else 1) for c in accepted):
+            meanings = ", ".join(f"{command!r} {_PROCESS_COMMANDS[command]}" for command in accepted)
             raise _refuse(name, commands, f"each at most once (d twice) of {meanings}")
 
 
 def _check_inputs(config: ModelConfig) -> None:
     if config.source_vocabulary == 0:
-        for name, empty in (("segments", 0), ("tasks", 0), ("positions", "none"), ("embedding_process", "")):
-            if getattr(config, name) != empty:
-                raise _refuse(name, getattr(config, name), f"{empty!r}: with source_vocabulary 0 nothing is embedded")
-    if config.positions != "learned" and config.position_offset:
-        raise _refuse("position_offset", config.position_offset, "0: only a learned table has unused rows")
+        nothing_embedded = {"segments": 0, "tasks": 0, "positions": "none", "embedding_process": ""}
+        _check_fields(config, nothing_embedded, "with source_vocabulary 0 nothing is embedded")
+    if config.positions != "learned":
+        _check_fields(config, {"position_offset": 0}, "only a learned table has unused rows")
     if config.pad_id is not None and not 0 <= config.pad_id < config.source_vocabulary:
         raise _refuse("pad_id", config.pad_id, f"null, or an id below source_vocabulary {config.source_vocabulary}")
 
@@ -272,24 +285,17 @@ def _check_heads(config: ModelConfig) -> None:
 
 
 def _check_decoder(config: ModelConfig) -> None:
-    if config.kind != "encoder_decoder":
-        _check_no_decoder(config)
-        return
-    for name in (*_DECODER_SIZES, "source_vocabulary"):
-        if getattr(config, name) < 1:
-            raise _refuse(name, getattr(config, name), "at least 1: kind encoder_decoder reads and writes tokens")
-    for name in ("segments", "tasks"):
-        if getattr(config, name):
-            raise _refuse(name, getattr(config, name), "0: kind encoder_decoder has none")
+    sizes = (*_DECODER_SIZES, "source_vocabulary")
+    _check_at_least(config, 1, sizes, "at least 1: kind encoder_decoder reads and writes tokens")
+    _check_fields(config, {"segments": 0, "tasks": 0}, "kind encoder_decoder has none")
     if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:
         raise _refuse("normalize_memory", True, "false: it uses the norm of pre_process, which has none")
     if config.shared_embeddings:
         for size in ("max_length", "vocabulary"):
-            if getattr(config, f"target_{size}") != getattr(config, f"source_{size}"):
-                got = getattr(config, f"target_{size}")
-                raise _refuse(f"target_{size}", got, f"the source_{size}, because both share a table")
+            if (target_size := getattr(config, f"target_{size}")) != getattr(config, f"source_{size}"):
+                raise _refuse(f"target_{size}", target_size, f"the source_{size}, because both share a table")
     for name in ("pad_id", "start_id", "end_id"):
         value = getattr(config, name)
         if value is not None and not 0 <= value < config.target_vocabulary:
@@ -301,19 +307,13 @@ def _check_no_decoder(config: ModelConfig) -> None:
     absent |= {"start_id": None, "end_id": None}
     if config.kind == "encoder":
         absent["target_max_length"] = 0
-    for name, nothing in absent.items():
-        if getattr(config, name) != nothing:
-            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind {config.kind} has no decoder")
+    _check_fields(config, absent, f"kind {config.kind} has no decoder")
     if set(config.heads_on_top) & set(DECODER_HEADS):
         raise _refuse("heads_on_top", config.heads_on_top, "heads of an encoder, not of a decoder")
 
 
 def _check_attention_alone(config: ModelConfig) -> None:
-    if config.kind != "attention":
-        return
     absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
-    for name, nothing in (absent | dict.fromkeys(("pre_process", "post_process", "final_process"), "")).items():
-        if getattr(config, name) != nothing:
-            raise _refuse(name, getattr(config, name), f"{nothing!r}: kind attention has no layers and no heads on top")
-    if config.target_max_length < 1:
-        raise _refuse("target_max_length", config.target_max_length, "at least 1: the longest row of queries")
+    absent |= dict.fromkeys(("pre_process", "post_process", "final_process"), "")
+    _check_fields(config, absent, "kind attention has no layers and no heads on top")
+    _check_at_least(config, 1, ("target_max_length",), "at least 1: the longest row of queries")

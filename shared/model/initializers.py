@@ -7,9 +7,8 @@ import numpy as np
 
 from triglot.shared.arrays import Array, Float32s
 
-from . import schema
 from .config import Initializer, ModelConfig
-from .schema import Parameter
+from .schema import Parameter, parameters
 
 STANDARD_DEVIATION = 0.02  # BERT (Devlin et al. 2018), ERNIE and article 002
 
@@ -32,7 +31,7 @@ def initialize(config: ModelConfig, seed: int = 0) -> dict[str, Float32s]:
     change the others.
     """
     rules = RULES[config.initializer]
-    return {name: _draw(parameter, rules, seed) for name, parameter in schema.parameters(config).items()}
+    return {name: _draw(parameter, rules, seed) for name, parameter in parameters(config).items()}
 
 
 def perturb(tensors: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
@@ -40,7 +39,12 @@ def perturb(tensors: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
 
     A bias of zeros or a scale of ones hides every bug in its use, so a parity check needs other values.
     """
-    return {name: _perturbed(name, tensor, seed) if np.ptp(tensor) == 0 else tensor for name, tensor in tensors.items()}
+    perturbed = dict(tensors)
+    for name, tensor in tensors.items():
+        if np.ptp(tensor) == 0:
+            noise = _generator(seed, name).normal(0, 0.2, tensor.shape)
+            perturbed[name] = (tensor.astype(np.float64) + noise).astype(tensor.dtype)
+    return perturbed
 
 
 def _zeros(_: np.random.Generator, parameter: Parameter) -> Float32s:
@@ -74,9 +78,8 @@ def _xavier_uniform(generator: np.random.Generator, parameter: Parameter) -> Flo
 
 def _xavier_projections(generator: np.random.Generator, parameter: Parameter) -> Float32s:
     """Draw query, key and value, which are bare parameters in article 004, by Xavier, and the rest as nn.Linear."""
-    layer = parameter.name.split(".")[-2]
-    draw = _xavier_uniform if layer in ("query", "key", "value") else _torch_linear
-    return draw(generator, parameter)
+    is_bare = parameter.name.split(".")[-2] in ("query", "key", "value")
+    return (_xavier_uniform if is_bare else _torch_linear)(generator, parameter)
 
 
 def _uniform(generator: np.random.Generator, parameter: Parameter, bound: float) -> Float32s:
@@ -107,8 +110,3 @@ def _draw(parameter: Parameter, rules: Rules, seed: int) -> Float32s:
         return np.zeros(parameter.shape, np.float32)
     draw = {"embedding": rules.embedding, "linear_weight": rules.weight, "bias": rules.bias}[parameter.role]
     return draw(_generator(seed, parameter.name), parameter)
-
-
-def _perturbed(name: str, tensor: Array, seed: int) -> Array:
-    noise = _generator(seed, name).normal(0, 0.2, tensor.shape)
-    return (tensor.astype(np.float64) + noise).astype(tensor.dtype)

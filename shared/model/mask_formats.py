@@ -56,8 +56,7 @@ def import_mask(mask: Array, mask_format: MaskFormat, layout: MaskLayout, *, hea
         InputError: the format or the layout is unknown, or ``mask`` does not fit them: its shape, its dtype, or a value
             that the format does not have, such as NaN.
     """
-    values = _values(mask_format)
-    _check_layout(layout)
+    values = _check_names(mask_format, layout)
     if not isinstance(mask, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"the mask is a {type(mask).__name__}; expected a NumPy array, so convert it")
     if mask.ndim != _DIMENSIONS[layout] or not mask.size:
@@ -100,14 +99,22 @@ def export_mask(
             broadcast to ``shape``; the layout lacks an axis along which the mask differs; ``dtype`` is not a float
             dtype, or cannot hold the value of the format.
     """
-    values = _values(mask_format)
-    _check_layout(layout)
-    if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.ndim != 4 or not allowed.size:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"the canonical mask is {_describe(allowed)}; expected bool (B, H, T, S), True = may attend")
+    values = _check_names(mask_format, layout)
+    if not isinstance(allowed, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"the canonical mask is a {type(allowed).__name__}; expected bool (B, H, T, S)")
+    if allowed.dtype != np.bool_ or allowed.ndim != 4 or not allowed.size:
+        raise InputError(
+            f"the canonical mask is {allowed.dtype} {allowed.shape}; expected bool (B, H, T, S), True = may attend"
+        )
     if dtype not in FLOATS:
         raise InputError(f"the dtype of the mask is {dtype!r}; expected one of {', '.join(FLOATS)}")
     if shape is not None:
-        allowed = _broadcast(allowed, shape)
+        try:
+            allowed = np.broadcast_to(allowed, shape)
+        except ValueError as error:
+            raise InputError(
+                f"the canonical mask {allowed.shape} does not broadcast to {shape}; pass (B, H, T, S)"
+            ) from error
     if layout == "padding":
         allowed = _drop_axes((1, 2), allowed, layout)
     elif layout == "queries":
@@ -119,15 +126,12 @@ def export_mask(
     return np.where(allowed, np.asarray(values.attends, result_dtype), _hidden(mask_format, result_dtype))
 
 
-def _values(mask_format: MaskFormat) -> Values:
+def _check_names(mask_format: MaskFormat, layout: MaskLayout) -> Values:
     if mask_format not in FORMATS:
         raise InputError(f"unknown mask format {mask_format!r}; expected one of {', '.join(FORMATS)}")
-    return FORMATS[mask_format]
-
-
-def _check_layout(layout: MaskLayout) -> None:
     if layout not in LAYOUTS:
         raise InputError(f"unknown mask layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
+    return FORMATS[mask_format]
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
@@ -150,15 +154,6 @@ def _hidden(mask_format: MaskFormat, dtype: np.dtype[Any]) -> Array:
     return value
 
 
-def _broadcast(allowed: Bools, shape: tuple[int, int, int, int]) -> Bools:
-    try:
-        return np.broadcast_to(allowed, shape)
-    except ValueError as error:
-        raise InputError(
-            f"the canonical mask {allowed.shape} does not broadcast to {shape}; pass (B, H, T, S)"
-        ) from error
-
-
 def _drop_axes(axes: tuple[int, ...], allowed: Bools, layout: MaskLayout) -> Bools:
     """Drop the axes that the layout lacks. They may be longer than 1 if nothing differs along them."""
     for axis in axes:
@@ -169,8 +164,3 @@ def _drop_axes(axes: tuple[int, ...], allowed: Bools, layout: MaskLayout) -> Boo
                 f"{LAYOUTS[layout]} lacks; choose another layout"
             )
     return allowed[tuple(0 if axis in axes else slice(None) for axis in range(4))]
-
-
-def _describe(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{value.dtype} {value.shape}" if kind == "ndarray" else f"a {kind}"

@@ -66,7 +66,9 @@ def _model(config: ModelConfig) -> Iterator[NamedValue | Dropout]:
     if config.kind == "encoder_decoder":
         yield from _embeddings("target_embeddings", "target", config)
         for layer in range(config.decoder_layers):
-            yield from _decoder_layer(f"decoder.layers.{layer}", config)
+            yield from _attention_block(f"decoder.layers.{layer}", "self_attention", "target", "target", config)
+            yield from _attention_block(f"decoder.layers.{layer}", "cross_attention", "target", "source", config)
+            yield from _feed_forward_block(f"decoder.layers.{layer}", "target", config)
         yield from _process("decoder.final", config.final_process, "target", config.residual_dropout)
         yield NamedValue(DECODED, ("batch", "position", "hidden"))
     yield from _heads(config)
@@ -75,12 +77,6 @@ def _model(config: ModelConfig) -> Iterator[NamedValue | Dropout]:
 def _embeddings(path: str, tokens: str, config: ModelConfig) -> Iterator[NamedValue | Dropout]:
     yield NamedValue(f"{path}.sum", ("batch", tokens, "hidden"))
     yield from _process(f"{path}.process", config.embedding_process, tokens, config.embedding_dropout)
-
-
-def _decoder_layer(path: str, config: ModelConfig) -> Iterator[NamedValue | Dropout]:
-    yield from _attention_block(path, "self_attention", "target", "target", config)
-    yield from _attention_block(path, "cross_attention", "target", "source", config)
-    yield from _feed_forward_block(path, "target", config)
 
 
 def _attention_block(
@@ -111,9 +107,9 @@ def _feed_forward_block(path: str, tokens: str, config: ModelConfig) -> Iterator
     for name in ("inner", "activation"):
         yield NamedValue(f"{path}.feed_forward.{name}", ("batch", tokens, "feed_forward"))
     yield Dropout(f"{path}.feed_forward.dropout", ("batch", tokens, "feed_forward"), config.feed_forward_dropout)
-    yield NamedValue(f"{path}.feed_forward.output", ("batch", tokens, "hidden"))
-    rate = config.feed_forward_output_dropout
-    yield Dropout(f"{path}.feed_forward.output_dropout", ("batch", tokens, "hidden"), rate)
+    hidden = ("batch", tokens, "hidden")
+    yield NamedValue(f"{path}.feed_forward.output", hidden)
+    yield Dropout(f"{path}.feed_forward.output_dropout", hidden, config.feed_forward_output_dropout)
     yield from _process(f"{path}.post_feed_forward", config.post_process, tokens, config.residual_dropout)
 
 
@@ -133,10 +129,9 @@ def _heads(config: ModelConfig) -> Iterator[NamedValue | Dropout]:
 
 
 def _process(path: str, commands: str, tokens: str, rate: float) -> Iterator[NamedValue | Dropout]:
+    axes = ("batch", tokens, "hidden")
     for place, command in enumerate(commands):
-        if command == "a":
-            yield NamedValue(f"{path}.residual", ("batch", tokens, "hidden"))
-        elif command == "n":
-            yield NamedValue(f"{path}.norm", ("batch", tokens, "hidden"))
-        elif command == "d":
-            yield Dropout(f"{path}.dropout.{place}", ("batch", tokens, "hidden"), rate)
+        if command == "d":
+            yield Dropout(f"{path}.dropout.{place}", axes, rate)
+        else:
+            yield NamedValue(f"{path}.residual" if command == "a" else f"{path}.norm", axes)

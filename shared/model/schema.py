@@ -85,66 +85,45 @@ def _model(config: ModelConfig) -> Iterator[Parameter]:
         yield from _embeddings("embeddings", config.source_vocabulary, config.source_max_length, config)
     if config.kind == "attention":
         yield from _attention("attention", config)
-    for layer in range(config.layers):
-        yield from _encoder_layer(f"encoder.layers.{layer}", config)
-    yield from _process("encoder.final", config.final_process, config)
+    yield from _layers("encoder", config.layers, ("attention",), config)
     if config.kind == "encoder_decoder":
         if not config.shared_embeddings:
-            sizes = config.target_vocabulary, config.target_max_length
-            yield from _embeddings("target_embeddings", *sizes, config)
-        for layer in range(config.decoder_layers):
-            yield from _decoder_layer(f"decoder.layers.{layer}", config)
-        yield from _process("decoder.final", config.final_process, config)
+            yield from _embeddings("target_embeddings", config.target_vocabulary, config.target_max_length, config)
+        yield from _layers("decoder", config.decoder_layers, ("self_attention", "cross_attention"), config)
     yield from _heads(config)
 
 
 def _embeddings(path: str, vocabulary: int, max_length: int, config: ModelConfig) -> Iterator[Parameter]:
-    tables = {"token": ("vocabulary", vocabulary)}
+    yield _table(f"{path}.token.weight", ("vocabulary", vocabulary), config)
     if config.positions == "learned":
-        tables["position"] = ("position", config.position_offset + max_length)
+        yield _table(f"{path}.position.weight", ("position", config.position_offset + max_length), config)
     if config.segments:
-        tables["segment"] = ("segment", config.segments)
+        yield _table(f"{path}.segment.weight", ("segment", config.segments), config)
     if config.tasks:
-        tables["task"] = ("task", config.tasks)
-    for name, axis in tables.items():
-        yield _table(f"{path}.{name}.weight", axis, config)
+        yield _table(f"{path}.task.weight", ("task", config.tasks), config)
     yield from _process(f"{path}.process", config.embedding_process, config)
 
 
-def _encoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
-    yield from _attention_block(path, "attention", config)
-    yield from _feed_forward_block(path, config)
-
-
-def _decoder_layer(path: str, config: ModelConfig) -> Iterator[Parameter]:
-    yield from _attention_block(path, "self_attention", config)
-    yield from _attention_block(path, "cross_attention", config)
-    yield from _feed_forward_block(path, config)
-
-
-def _attention_block(path: str, name: str, config: ModelConfig) -> Iterator[Parameter]:
-    yield from _process(f"{path}.pre_{name}", config.pre_process, config)
-    yield from _attention(f"{path}.{name}", config)
-    yield from _process(f"{path}.post_{name}", config.post_process, config)
-
-
-def _feed_forward_block(path: str, config: ModelConfig) -> Iterator[Parameter]:
+def _layers(stack: str, count: int, attentions: tuple[str, ...], config: ModelConfig) -> Iterator[Parameter]:
     hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
-    yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
-    yield from _linear(f"{path}.feed_forward.inner", hidden, inner, bias=True)
-    yield from _linear(f"{path}.feed_forward.output", inner, hidden, bias=True)
-    yield from _process(f"{path}.post_feed_forward", config.post_process, config)
+    for layer in range(count):
+        path = f"{stack}.layers.{layer}"
+        for name in attentions:
+            yield from _process(f"{path}.pre_{name}", config.pre_process, config)
+            yield from _attention(f"{path}.{name}", config)
+            yield from _process(f"{path}.post_{name}", config.post_process, config)
+        yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
+        yield from _linear(f"{path}.feed_forward.inner", hidden, inner)
+        yield from _linear(f"{path}.feed_forward.output", inner, hidden)
+        yield from _process(f"{path}.post_feed_forward", config.post_process, config)
+    yield from _process(f"{stack}.final", config.final_process, config)
 
 
 def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
     hidden = ("hidden", config.hidden_size)
-    keys, values = (
-        ("heads*key", config.heads * config.key_size),
-        ("heads*value", config.heads * config.value_size),
-    )
-    yield from _linear(f"{path}.query", hidden, keys, bias=config.projection_bias)
-    yield from _linear(f"{path}.key", hidden, keys, bias=config.projection_bias)
-    yield from _linear(f"{path}.value", hidden, values, bias=config.projection_bias)
+    keys, values = ("heads*key", config.heads * config.key_size), ("heads*value", config.heads * config.value_size)
+    for name, size in (("query", keys), ("key", keys), ("value", values)):
+        yield from _linear(f"{path}.{name}", hidden, size, bias=config.projection_bias)
     yield from _linear(f"{path}.output", values, hidden, bias=config.output_bias)
 
 
@@ -152,20 +131,20 @@ def _heads(config: ModelConfig) -> Iterator[Parameter]:
     hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
     for head in DECODER_HEADS:
         if head in config.heads_on_top:
-            yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary), bias=True)
+            yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary))
     if "pooler" in config.heads_on_top:
-        yield from _linear("heads.pooler", hidden, hidden, bias=True)
+        yield from _linear("heads.pooler", hidden, hidden)
     if "masked_lm" in config.heads_on_top:
-        yield from _linear("heads.masked_lm.transform", hidden, hidden, bias=True)
+        yield from _linear("heads.masked_lm.transform", hidden, hidden)
         yield from _norm("heads.masked_lm.norm", config)
         if not config.tied_embeddings:
             yield _table(MASKED_LM_TABLE, vocabulary, config)
         yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", hidden[1])
     if "next_sentence" in config.heads_on_top:
-        yield from _linear("heads.next_sentence", hidden, ("relation", 2), bias=True)
+        yield from _linear("heads.next_sentence", hidden, ("relation", 2))
 
 
-def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool) -> Iterator[Parameter]:
+def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool = True) -> Iterator[Parameter]:
     yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight", source[1])
     if bias:
         yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
