@@ -1,27 +1,17 @@
 """Seeded random weights for any configuration, drawn in NumPy, so that every framework gets the same."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from triglot.shared.arrays import Array, Float32s
 
 from .config import Initializer, ModelConfig
-from .schema import Parameter, parameters
+from .schema import Parameter, Role, parameters
 
 STANDARD_DEVIATION = 0.02  # BERT (Devlin et al. 2018), ERNIE and article 002
 
 Draw = Callable[[np.random.Generator, Parameter], Float32s]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How an initializer draws tables, the weights of linear layers, and their biases."""
-
-    embedding: Draw
-    weight: Draw
-    bias: Draw
 
 
 def initialize(config: ModelConfig, seed: int = 0) -> dict[str, Float32s]:
@@ -86,16 +76,21 @@ def _uniform(generator: np.random.Generator, parameter: Parameter, bound: float)
     return (2 * generator.random(parameter.shape, np.float32) - 1) * np.float32(bound)
 
 
-RULES: dict[Initializer, Rules] = {
-    "bert": Rules(embedding=_truncated_normal, weight=_truncated_normal, bias=_zeros),
+# How each initializer draws tables, the weights of linear layers, and their biases.
+RULES: dict[Initializer, dict[Role, Draw]] = {
+    "bert": {"embedding": _truncated_normal, "linear_weight": _truncated_normal, "bias": _zeros},
     # Article 000 draws its tables itself and leaves the rest to torch.nn.Linear.
-    "translation": Rules(embedding=_normal(0.1), weight=_torch_linear, bias=_torch_linear),
+    "translation": {"embedding": _normal(0.1), "linear_weight": _torch_linear, "bias": _torch_linear},
     # Article 002, not truncated.
-    "prenorm": Rules(embedding=_normal(STANDARD_DEVIATION), weight=_normal(STANDARD_DEVIATION), bias=_zeros),
+    "prenorm": {
+        "embedding": _normal(STANDARD_DEVIATION),
+        "linear_weight": _normal(STANDARD_DEVIATION),
+        "bias": _zeros,
+    },
     # Article 003 draws every matrix, tables included, and leaves the biases to torch.nn.Linear.
-    "annotated": Rules(embedding=_xavier_uniform, weight=_xavier_uniform, bias=_torch_linear),
+    "annotated": {"embedding": _xavier_uniform, "linear_weight": _xavier_uniform, "bias": _torch_linear},
     # Article 004 has no embeddings; a table would be drawn as by torch.nn.Embedding.
-    "multihead": Rules(embedding=_normal(1.0), weight=_xavier_projections, bias=_torch_linear),
+    "multihead": {"embedding": _normal(1.0), "linear_weight": _xavier_projections, "bias": _torch_linear},
 }
 
 
@@ -103,10 +98,9 @@ def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, *name.encode()])
 
 
-def _draw(parameter: Parameter, rules: Rules, seed: int) -> Float32s:
+def _draw(parameter: Parameter, rules: dict[Role, Draw], seed: int) -> Float32s:
     if parameter.role == "scale":
         return np.ones(parameter.shape, np.float32)
     if parameter.role == "bias" and not parameter.fan_in:  # of a norm
         return np.zeros(parameter.shape, np.float32)
-    draw = {"embedding": rules.embedding, "linear_weight": rules.weight, "bias": rules.bias}[parameter.role]
-    return draw(_generator(seed, parameter.name), parameter)
+    return rules[parameter.role](_generator(seed, parameter.name), parameter)

@@ -269,7 +269,8 @@ def test_a_tensor_under_two_names_is_refused(name, other, folder):
         port(folder)
 
 
-DIVISOR, SIZE, NUMBER, RATE = "a divisor of hidden_size 12", "a whole number of at least 1", "a number", "a rate from 0"
+DIVISOR, RATE = "a divisor of hidden_size 12", "a rate from 0"
+SIZE, NUMBER = "a whole number of at least 1", "a value of type"
 WRONG_FIELDS = [
     *(("model_type", value, "one of bert, ernie; Triglot does not support") for value in ("roberta", None, ["bert"])),
     *(("hidden_act", value, "one of gelu, gelu_new, gelu_pytorch_tanh, relu") for value in ("silu", None, ["gelu"])),

@@ -45,7 +45,7 @@ _PARAMETER = "torch._utils _rebuild_parameter"
 _CALLS = (_DICTIONARY, _TENSOR, _PARAMETER)
 
 
-class RefusalError(ValueError):
+class RefusalError(Exception):
     """The reason why a pickle is refused, and what to do."""
 
 
@@ -82,8 +82,6 @@ def read(content: bytes) -> dict[str, Layout]:
         raise RefusalError(f"its pickle has {len(content)} bytes, expected at most {LONGEST}; {SAVE_ALONE}")
     try:
         value = _Machine(content).run()
-    except RefusalError:
-        raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RefusalError(_DAMAGED) from error
     if not isinstance(value, dict):
@@ -179,10 +177,7 @@ class _Machine:
         return values
 
     def _append(self, values: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, list):
-            raise RefusalError(_DAMAGED)
-        cast("list[Any]", target).extend(values)
+        self._stack[-1].extend(values)  # only lists have this method
 
     def _set(self, values: list[Any]) -> None:
         target = _dictionary(self._stack[-1])
@@ -219,27 +214,28 @@ def _dictionary(value: Any) -> dict[Any, Any]:
 
 def _storage(value: Any) -> Storage:
     """Return the storage that ``("storage", class, key, device, count)`` describes."""
-    if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) != 5:
-        raise RefusalError(_DAMAGED)
-    word, name, key, _, count = cast("tuple[Any, ...]", value)
-    if word != "storage" or not isinstance(name, _Name) or type(key) is not str or not _is_size(count):
-        raise RefusalError(_DAMAGED)
-    return Storage(key, _STORAGES[name.text], count)
+    match value:
+        case ("storage", _Name(name), str(key), _, count) if type(value) is tuple and _is_size(count):
+            return Storage(key, _STORAGES[name], count)
+        case _:
+            raise RefusalError(_DAMAGED)
 
 
 def _called(function: Any, arguments: Any) -> Any:
     """Return what a call of one of the three functions in ``_CALLS`` stands for."""
-    if not isinstance(function, _Name) or type(arguments) is not tuple:
+    if isinstance(arguments, list):  # matches the patterns of tuples
         raise RefusalError(_DAMAGED)
-    values = cast("tuple[Any, ...]", arguments)
-    if function.text == _DICTIONARY and not values:
-        return {}
-    if function.text == _PARAMETER and len(values) == 3 and isinstance(values[0], Layout):
-        return values[0]
-    if function.text == _TENSOR and len(values) == 6:  # the last two are requires_grad, and hooks
-        storage, offset, shape, strides = values[:4]
-        if isinstance(storage, Storage) and _is_size(offset) and _are_sizes(shape) and _are_sizes(strides):
-            return Layout(storage, offset, shape, strides)
+    match function, arguments:
+        case _Name(name), () if name == _DICTIONARY:
+            return {}
+        case _Name(name), (Layout() as layout, _, _) if name == _PARAMETER:
+            return layout
+        case _Name(name), (Storage() as storage, offset, shape, strides, _, _) if name == _TENSOR:
+            # The last two are requires_grad, and hooks.
+            if _is_size(offset) and _are_sizes(shape) and _are_sizes(strides):
+                return Layout(storage, offset, shape, strides)
+        case _:
+            pass
     raise RefusalError(_DAMAGED)
 
 

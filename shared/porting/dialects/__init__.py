@@ -14,15 +14,6 @@ from . import (
 )
 
 # Dialects that need not be named are tried in this order. Neutral accepts any file, so it comes after the others.
-DIALECTS = {
-    dialect.name: dialect
-    for dialect in (
-        huggingface.DIALECT,
-        neutral.DIALECT,
-        article_translation.DIALECT,
-        article_dygraph.DIALECT,
-        article_prenorm.DIALECT,
-        article_annotated.DIALECT,
-        article_multihead.DIALECT,
-    )
-}
+_MODULES = (huggingface, neutral)
+_ARTICLES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
+DIALECTS = {module.DIALECT.name: module.DIALECT for module in (*_MODULES, *_ARTICLES)}

@@ -76,34 +76,30 @@ def from_json(fields: Mapping[str, Any], tensor_names: Collection[str]) -> Model
         PortingError: a field is missing, impossible, or not supported.
     """
     model_type = _choice(fields, "model_type", _MODEL_TYPES)
-    activation = _ACTIVATIONS[_choice(fields, "hidden_act", _ACTIVATIONS)]
-    for name, only in (
-        ("position_embedding_type", "absolute"),
-        ("is_decoder", False),
-        ("add_cross_attention", False),
-    ):
+    activation = _choice(fields, "hidden_act", _ACTIVATIONS)
+    for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if fields.get(name, only) != only:
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
     sizes = {name: _size(fields, json_name) for name, json_name in _SIZES.items()}
-    numbers = {name: _number(fields, json_name, float) for name, json_name in _NUMBERS.items()}
-    if sizes["hidden_size"] % sizes["heads"]:
-        raise _refused("num_attention_heads", sizes["heads"], f"a divisor of hidden_size {sizes['hidden_size']}")
+    numbers = {name: _field(fields, json_name) for name, json_name in _NUMBERS.items()}
+    hidden_size, heads = sizes["hidden_size"], sizes["heads"]
+    if hidden_size % heads:
+        raise _refused("num_attention_heads", heads, f"a divisor of hidden_size {hidden_size}")
     has_tasks = _flag(fields, "use_task_id", default=False)
     if has_tasks and model_type != "ernie":
         raise _refused("use_task_id", has_tasks, "true for an ERNIE with tasks, or false")
     heads_on_top = _heads_on_top(tensor_names)
     tied = _flag(fields, "tie_word_embeddings", default=True)
-    head_size = sizes["hidden_size"] // sizes["heads"]
     config_fields = {
         **_FAMILY,
         **sizes,
         **numbers,
         "embedding_dropout": numbers["residual_dropout"],
-        "key_size": head_size,
-        "value_size": head_size,
+        "key_size": hidden_size // heads,
+        "value_size": hidden_size // heads,
         "tasks": _size(fields, "task_type_vocab_size") if has_tasks else 0,
-        "pad_id": None if fields.get("pad_token_id") is None else _number(fields, "pad_token_id", int),
-        "activation": activation,
+        "pad_id": fields.get("pad_token_id"),
+        "activation": _ACTIVATIONS[activation],
         "masking": "exclude",
         "heads_on_top": heads_on_top,
         "tied_embeddings": tied and "masked_lm" in heads_on_top,
@@ -121,7 +117,14 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     Raises:
         PortingError: this dialect cannot express the configuration.
     """
-    _check_readable(config)
+    # Refuse what ``from_json`` could not even read back.
+    if config.kind != "encoder":
+        raise inexpressible("huggingface", [f"kind {config.kind!r} (only 'encoder')"])
+    losses = [f"{name} 0 (only 1 or more)" for name in ("source_vocabulary", "segments") if not getattr(config, name)]
+    if config.hidden_size % config.heads:
+        losses.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
+    if losses:
+        raise inexpressible("huggingface", losses)
     model_type = "ernie" if config.tasks else "bert"
     fields: dict[str, Any] = {
         "architectures": [_MODEL_TYPES[model_type] + _CLASSES.get(config.heads_on_top, "Model")],
@@ -141,17 +144,6 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     if losses:
         raise inexpressible("huggingface", losses)
     return fields
-
-
-def _check_readable(config: ModelConfig) -> None:
-    """Refuse a configuration whose fields ``from_json`` could not even read back."""
-    if config.kind != "encoder":
-        raise inexpressible("huggingface", [f"kind {config.kind!r} (only 'encoder')"])
-    losses = [f"{name} 0 (only 1 or more)" for name in ("source_vocabulary", "segments") if not getattr(config, name)]
-    if config.hidden_size % config.heads:
-        losses.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
-    if losses:
-        raise inexpressible("huggingface", losses)
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]], config_fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,17 +208,9 @@ def _choice(fields: Mapping[str, Any], name: str, choices: Collection[str]) -> s
     return value
 
 
-def _number(fields: Mapping[str, Any], name: str, kind: type[int | float]) -> Any:
-    value = _field(fields, name)
-    accepted = int if kind is int else (int, float)
-    if not isinstance(value, accepted) or isinstance(value, bool):
-        raise _refused(name, value, "a whole number" if kind is int else "a number")
-    return value
-
-
 def _size(fields: Mapping[str, Any], name: str) -> int:
-    value = _number(fields, name, int)
-    if value < 1:
+    value = _field(fields, name)
+    if type(value) is not int or value < 1:
         raise _refused(name, value, "a whole number of at least 1")
     return value
 
