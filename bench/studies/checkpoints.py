@@ -1,7 +1,7 @@
-"""What it costs to open a checkpoint, to build a model from it and to look at one tensor: ``make checkpoints``.
+"""Measure opening a checkpoint, building a model from it, and reading one tensor: ``make checkpoints``.
 
-Each measurement is made in a fresh process on Linux, which tells in ``/proc`` what was mapped and what was read. The
-files, of 0.4 and 6 GB, are written to a temporary folder and removed again; ``TMPDIR`` says where there is room.
+Each measurement has a fresh process, and ``/proc`` shows what it mapped and read, so this needs Linux. Two files of 0.4
+and 6 GB are written to a temporary folder (``TMPDIR``) and removed again.
 """
 
 import json
@@ -31,17 +31,17 @@ from triglot.shared.model.recipes import recipe
 
 ROUNDS = 11
 
-# What is asked for: a model of this size should be there at once, as if it had been in memory all the time.
+# Seconds to open each file: to a user, that is at once.
 BASE_LIMIT, LARGE_LIMIT = 0.050, 0.100
 
 _BASE = recipe("bert-base")
-# 118 layers of BERT-large: 6 GB in 1,895 tensors. More layers than anybody has, so that many headers are read.
+# 118 layers of BERT-large, 6 GB in 1,895 tensors: more layers than any real model, so that many headers are read.
 _LARGE = replace(_BASE, hidden_size=1024, layers=118, heads=16, feed_forward_size=4096)
 _ONE = "encoder.layers.1.feed_forward.inner.weight"
 
 
 class _Repeated(Mapping[str, Array]):
-    """Tensors that all show the start of the same random numbers, so that they need no memory of their own."""
+    """Tensors that are views of the same random numbers, so that they share their memory."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._shapes = {name: parameter.shape for name, parameter in schema.parameters(config).items()}
@@ -60,21 +60,21 @@ class _Repeated(Mapping[str, Array]):
 
 
 def opening(path: Path) -> dict[str, float]:
-    """Seconds that ``load`` takes."""
+    """Return the seconds that ``load`` takes."""
     start = time.perf_counter()
     load(path)
     return {"seconds": time.perf_counter() - start}
 
 
 def opening_from_disk(path: Path) -> dict[str, float]:
-    """The same when no part of the file is in the memory of the system, and the bytes read from the disk for it."""
+    """Return the same for a file that is not in the memory of the system, and the bytes read from the disk."""
     _forget(path)
     before = _process("io", "read_bytes")
     return {**opening(path), "read": _process("io", "read_bytes") - before}
 
 
 def sharing(path: Path) -> dict[str, float]:
-    """PyTorch's model of a checkpoint: how long each step takes, and whose memory its parameters are."""
+    """Return how long it takes to build and check a PyTorch model, and where its parameters are in memory."""
     tiny = recipe("bert-base-tiny")
     build("torch", Checkpoint(tiny, initialize(tiny)))  # imports PyTorch
     before = _process("status", "RssAnon")
@@ -85,7 +85,7 @@ def sharing(path: Path) -> dict[str, float]:
     times.append(time.perf_counter())
     model = Model(Backend(checkpoint, "cpu", "float32", "eager"))
     times.append(time.perf_counter())
-    check_finite(checkpoint, "float32")  # as ``build`` does before it
+    check_finite(checkpoint, "float32")  # as ``build`` does first
     times.append(time.perf_counter())
     parameters: list[Any] = list(model.backend.transformer.parameters())
     ranges = _mapped(path)
@@ -107,20 +107,20 @@ def sharing(path: Path) -> dict[str, float]:
 
 
 def verifying(path: Path) -> dict[str, float]:
-    """Seconds that it takes to compare all tensors with their checksums."""
+    """Return the seconds that comparing all tensors with their checksums takes."""
     start = time.perf_counter()
     load(path, "full")
     return {"seconds": time.perf_counter() - start}
 
 
 def one_tensor(path: Path) -> dict[str, float]:
-    """One tensor of a large file: what was read from the disk for it, and what became resident."""
+    """Return what reading one tensor of a large file takes: seconds, bytes from the disk, resident memory."""
     _forget(path)
     checkpoint = load(path)
     before = {name: _process("status", name) for name in ("RssAnon", "RssFile")}
     calls, disk = _process("io", "rchar"), _process("io", "read_bytes")
     start = time.perf_counter()
-    tensor = checkpoint.tensors[_ONE]  # compared with its checksum
+    tensor = checkpoint.tensors[_ONE]  # compares it with its checksum
     seconds = time.perf_counter() - start
     grown = sum(_process("status", name) - value for name, value in before.items())
     return {
@@ -138,14 +138,8 @@ MEASUREMENTS: Mapping[str, Callable[[Path], dict[str, float]]] = {
 
 
 def measure(name: str, path: Path, rounds: int = ROUNDS) -> list[dict[str, float]]:
-    """One measurement in fresh processes; one round before is not counted."""
-    command = [
-        sys.executable,
-        "-m",
-        __name__ if __name__ != "__main__" else "triglot.bench.studies.checkpoints",
-        name,
-        str(path),
-    ]
+    """Repeat a measurement in fresh processes. The first round does not count."""
+    command = [sys.executable, "-m", "triglot.bench.studies.checkpoints", name, str(path)]
     results = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds + 1)]
     return [json.loads(result) for result in results[1:]]
 
@@ -171,11 +165,11 @@ def _measure_base(path: Path, table: Table) -> None:
     table.add_row("open, not in memory yet", *_milliseconds(measure("opening_from_disk", path)))
     table.add_row("verify all checksums", *_milliseconds(measure("verifying", path, 3)))
     shared = measure("sharing", path, 3)
-    table.add_row("build PyTorch's model on the mapping", *_milliseconds(shared, "build"))
-    table.add_row("look for NaN and infinity, all of it", *_milliseconds(shared, "check"))
+    table.add_row("build the PyTorch model on the mapping", *_milliseconds(shared, "build"))
+    table.add_row("look for NaN and infinity", *_milliseconds(shared, "check"))
     last = shared[-1]
     table.add_row("parameters inside the mapping", f"{last['inside']} of {last['parameters']}", "", "all")
-    table.add_row("memory beside the mapping", f"{last['anonymous'] / 1e6:.1f} of {last['bytes'] / 1e6:.0f} MB")
+    table.add_row("other memory", f"{last['anonymous'] / 1e6:.1f} of {last['bytes'] / 1e6:.0f} MB")
     table.add_section()
 
 
@@ -194,7 +188,7 @@ def _measure_large(path: Path, table: Table) -> None:
 
 
 def _milliseconds(results: list[dict[str, float]], name: str = "seconds") -> tuple[str, str]:
-    """The median and, for a machine that has other work as well, the best."""
+    """Return the median, and the best value, which other work on the machine affects least."""
     values = [result[name] * 1e3 for result in results]
     return f"{statistics.median(values):.1f} ms", f"{min(values):.1f} ms"
 
@@ -208,7 +202,7 @@ def _forget(path: Path) -> None:
 
 
 def _process(file: str, field: str) -> int:
-    """A number of bytes that the system tells about this process."""
+    """Return a number of bytes from a file about this process in ``/proc``."""
     for line in Path(f"/proc/self/{file}").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * (1024 if line.endswith("kB") else 1)
@@ -216,7 +210,7 @@ def _process(file: str, field: str) -> int:
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:
-    """The address ranges at which a file is mapped; neighbours that differ in their rights are one."""
+    """Return the address ranges at which a file is mapped. Adjacent ranges with other permissions are merged."""
     ranges: list[tuple[int, int]] = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith(f" {path}"):

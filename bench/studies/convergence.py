@@ -1,9 +1,9 @@
-"""Does each framework learn the toy translation of article 000? Run as ``python -m triglot.bench.studies.convergence``.
+"""Prove that each framework learns the toy translation of article 000: ``make convergence``.
 
-Trains the recipe ``translation`` in each framework, one after the other, by ``triglot train`` with its default plan:
-from the same weights, on the same sentences, dropping out the same numbers. Writes what came of it as JSON and as a
-Markdown table. The promise is 99 % of the tokens, and more than 90 % of the sentences whole, by greedy decoding on
-sentences that no training has seen; exit code 1 where it is not kept.
+``triglot train`` trains the recipe ``translation`` with its default plan in each framework, one after the other: from
+the same weights, on the same sentences, with the same dropout masks. The results are written as JSON and as a Markdown
+table. The promise is that greedy decoding gets 99 % of the tokens right, and over 90 % of the sentences, on sentences
+that no training has seen; if not, the exit code is 1.
 """
 
 import json
@@ -24,12 +24,12 @@ _COMMAND = (sys.executable, "-P", "-m", "triglot")
 
 
 def main(
-    results: Annotated[Path, typer.Argument(help="What to write, without its ending: .json and .md are added.")],
+    results: Annotated[Path, typer.Argument(help="Files to write, without the endings .json and .md.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 20_000,
-    framework: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
+    framework: Annotated[list[str] | None, typer.Option(help="Train only in this framework; repeatable.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each training.")] = 1,
 ) -> None:
-    """Train in each framework and write what came of it."""
+    """Train in each framework and write the results."""
     targets = [results.with_name(f"{results.name}{ending}") for ending in (".json", ".md")]
     for target in targets:
         files.check_target(target)
@@ -54,17 +54,17 @@ def _train(framework: str, steps: int, threads: int) -> dict[str, Any]:
             [*_COMMAND, "train", "translation", *arguments, "--target", f"{folder}/run.npz"], check=True, cwd=folder
         )
         seconds = time.monotonic() - begin
-        found = json.loads(report.read_text())
-    loss, accuracy = found.pop("loss"), found.pop("accuracy")
-    # Every hundredth step is enough to draw the curve by.
+        summary = json.loads(report.read_text())
+    loss, accuracy = summary.pop("loss"), summary.pop("accuracy")
+    # Every hundredth step is enough for a plot.
     curve = {"step": list(range(1, steps + 1, 100)), "loss": loss[::100], "accuracy": accuracy[::100]}
     last = {"loss": sum(loss[-500:]) / len(loss[-500:]), "accuracy": sum(accuracy[-500:]) / len(accuracy[-500:])}
-    return {**found, "seconds": round(seconds, 1), "last_500": last, "curve": curve}
+    return {**summary, "seconds": round(seconds, 1), "last_500": last, "curve": curve}
 
 
 def _table(content: dict[str, Any]) -> str:
     lines = [
-        "| framework | steps | minutes | loss, last 500 | tokens foreseen, last 500 | unseen: tokens | unseen: whole |",
+        "| framework | steps | minutes | loss, last 500 | accuracy, last 500 | unseen tokens | unseen sentences |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in content["runs"]:

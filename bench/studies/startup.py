@@ -1,7 +1,7 @@
-"""How long a user waits before anything happens: ``make startup``.
+"""Measure how long commands take to start: ``make startup``.
 
-Each command runs in fresh processes, in turns with an interpreter that does nothing, so that the machine's mood
-weighs on all alike. The median of the rounds is what counts.
+Each command runs in fresh processes, in turns with the others and with an interpreter that does nothing, so that the
+state of the machine affects all of them alike.
 """
 
 import statistics
@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Seconds of each command in each round, process start included; one round before is not counted."""
+    """Return the seconds of each command in each round, from process start to end. The first round does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds + 1):
         for name, arguments in COMMANDS.items():

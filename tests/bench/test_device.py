@@ -1,4 +1,4 @@
-"""A GPU in ``triglot bench``: its clock, and what happens without one. Stand-ins take its place here."""
+"""``triglot bench`` on a GPU: its own clock, and what happens without a GPU. Stand-ins replace the GPU here."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from triglot.shared.errors import BenchError
 
 
 def test_a_device_is_timed_by_its_own_clock():
-    """Its two events stand around the call alone, the wait behind them; a CPU and JAX have no such clock."""
+    """Two events enclose the call, without the wait after it. A CPU and JAX have no such clock."""
     happened = []
 
     class Event:
@@ -43,8 +43,8 @@ def test_a_device_is_timed_by_its_own_clock():
     assert happened == ["call", "wait"] * 2
 
 
-def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
-    """In the same words for every framework; JAX would raise, and stock modules say what they like."""
+def test_a_missing_device_is_refused_before_it_is_used():
+    """The message is the same for every framework."""
 
     def no_devices(_):
         raise RuntimeError("Unknown backend cuda")
@@ -67,7 +67,7 @@ def test_a_device_that_is_not_there_is_refused_before_it_is_asked():
 
 
 def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
-    """One process for each framework, none for each arm."""
+    """Only one process for each framework is started, and none for each arm."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(benchmark, "WORKER", ("false",))
     code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", "--json", "bench.json")

@@ -1,4 +1,4 @@
-"""What ids an arm may generate: the best ones, and where rounding cannot tell two apart, either."""
+"""Which ids an arm may generate: the best ones, and either of two that rounding cannot distinguish."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ def a_batch(config):
 
 @pytest.fixture
 def task(make_checkpoint):
-    """Weights, a batch, what is right of it, and the ids that float64 says; nothing ends by chance."""
+    """Weights, a batch, the truth, and the ids that float64 generates. No target ends early."""
     weights = make_checkpoint("translation-tiny")
     batch = a_batch(weights.config)
     ids = impls.build("numpy", weights).prepare("generation", batch)()
@@ -38,8 +38,8 @@ def task(make_checkpoint):
 
 
 def judged(expectation, ids):
-    found = expectation.judge({"ids": ids})
-    return found.verdict, found.name
+    judgement = expectation.judge({"ids": ids})
+    return judgement.verdict, judgement.name
 
 
 def test_a_token_that_is_not_the_best_is_noticed_with_its_place(task):
@@ -48,13 +48,13 @@ def test_a_token_that_is_not_the_best_is_noticed_with_its_place(task):
     place = (1, ids.shape[1] - 1)
     for token in set(range(weights.config.target_vocabulary)) - {int(ids[place])}:
         assert judged(expectation, with_one(ids, place, token)) == ("diverged", f"ids[{place[0]}, {place[1]}]")
-    # What follows a wrong token is no longer the best either; the row at least is the right one.
+    # The tokens after a wrong one are no longer the best either, so only the row is certain.
     verdict, name = judged(expectation, with_one(ids, (1, 5), (ids[1, 5] + 1) % weights.config.pad_id))
     assert (verdict, name[:6]) == ("diverged", "ids[1,")
 
 
-def test_of_two_tokens_that_score_alike_either_is_right(task):
-    """Also where one is better by what rounding may do, and not where it is better by more."""
+def test_either_of_two_tokens_that_score_alike_is_right(task):
+    """Also if one is better by less than rounding may change, but not if it is better by more."""
     weights, batch, _, ids = task
     row = int(ids[:, -1].argmin())
     best = int(ids[row, -1])
@@ -73,13 +73,15 @@ def test_of_two_tokens_that_score_alike_either_is_right(task):
     assert alike.verdict == "pass"
     assert alike.error is not None
     assert alike.budget is not None
-    assert alike.error < alike.budget / 1e6  # in float64, not zero: BLAS adds up the last columns in another order
+    assert (
+        alike.error < alike.budget / 1e6
+    )  # not zero even in float64, because BLAS adds up the last columns in another order
     assert twins(alike.budget / 2).judge(given).verdict == "pass"
     assert twins(alike.budget * 2).judge(given).verdict == "diverged"
 
 
 def test_a_pad_token_before_the_end_ends_nothing(task):
-    """A model may say it, as article 000 does; what follows is judged all the same."""
+    """A model may generate one, as that of article 000 does. What follows is still judged."""
     weights, batch, _, _ = task
     (head,) = weights.config.heads_on_top
     tensors = {name: array.copy() for name, array in weights.tensors.items()}
@@ -92,8 +94,8 @@ def test_a_pad_token_before_the_end_ends_nothing(task):
     assert judged(expectation, with_one(ids, (2, -1), 0)) == ("diverged", f"ids[2, {ids.shape[1] - 1}]")
 
 
-def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
-    """Of 64 targets some are sure to have two tokens that bfloat16 cannot tell apart. Paddle has none on a CPU."""
+def test_16_bits_may_generate_another_token_than_float64(framework, make_checkpoint):
+    """Some of 64 targets have two tokens that bfloat16 cannot distinguish. Paddle has no bfloat16 on a CPU."""
     dtype = "float32" if framework == "paddle" else "bfloat16"
     weights = weights_for(make_checkpoint("translation-tiny", 3), dtype, 0)["given"]
     batch = inputs.random_batch(weights.config, [9] * 64, np.random.default_rng(0))
@@ -106,7 +108,7 @@ def test_16_bits_may_say_another_token_than_float64(framework, make_checkpoint):
 
 
 def test_a_wrong_generation_is_not_timed(make_checkpoint, fakes):
-    """Its row names the token."""
+    """The row names the token."""
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 2, 9, 1.0, 1)
     sweep = Sweep(BenchedModel("m", checkpoint), ["fake-a"], QUICK, command=fakes)
@@ -118,15 +120,15 @@ def test_a_wrong_generation_is_not_timed(make_checkpoint, fakes):
 
 
 def test_a_target_that_ends_is_padded_from_there(task):
-    """Whether the end is a word like any other, or the same as the start."""
+    """The end id may be like any other id, or the start id."""
     weights, batch, _, ids = task
     for start in (weights.config.start_id, int(ids[0, 4])):
         config = replace(weights.config, start_id=start, end_id=int(ids[0, 4]))
         model = impls.build("numpy", Checkpoint(config, weights.tensors))
-        said = model.prepare("generation", batch)()
-        assert (said[:, 1:] == config.end_id).any()
+        generated = model.prepare("generation", batch)()
+        assert (generated[:, 1:] == config.end_id).any()
         expectation = GenerationTruth(Checkpoint(config, weights.tensors), batch, "float32")
-        assert judged(expectation, said)[0] == "pass"
+        assert judged(expectation, generated)[0] == "pass"
 
 
 def test_a_target_of_one_token_is_the_start(make_checkpoint):
@@ -139,7 +141,7 @@ def test_a_target_of_one_token_is_the_start(make_checkpoint):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_token_that_a_bias_forbids_excuses_no_other(dtype, task):
+def test_a_token_banned_by_a_bias_does_not_widen_the_budget(dtype, task):
     weights, batch, _, _ = task
     (head,) = weights.config.heads_on_top
     tensors = {name: array.copy() for name, array in weights.tensors.items()}
@@ -155,8 +157,8 @@ def test_a_token_that_a_bias_forbids_excuses_no_other(dtype, task):
     assert judged(expectation, with_one(ids, (1, -1), second))[0] == "diverged"
 
 
-def test_what_overflows_is_right_nowhere(make_checkpoint):
-    """Else the noise would be infinite, and with it what is accepted."""
+def test_overflowing_scores_are_refused(make_checkpoint):
+    """Otherwise the noise would be infinite, and so would the budget."""
     weights = make_checkpoint("translation-tiny")
     (head,) = weights.config.heads_on_top
     tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
@@ -167,7 +169,7 @@ def test_what_overflows_is_right_nowhere(make_checkpoint):
         make(large, a_batch(weights.config), "float32")
 
 
-def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoint):
+def test_rows_to_judge_are_counted_by_their_generated_tokens(make_checkpoint):
     weights = make_checkpoint("translation-tiny")
     batch = inputs.random_batch(weights.config, [2] * 9, np.random.default_rng(0))
     longest = weights.config.target_max_length
@@ -188,7 +190,7 @@ def test_the_rows_that_are_judged_are_counted_by_what_they_become(make_checkpoin
     ],
     ids=["short", "rows", "start", "above", "below", "after the end"],
 )
-def test_what_no_score_allows_is_noticed(change, name, task):
+def test_impossible_ids_are_noticed(change, name, task):
     weights, _, expectation, ids = task
     assert judged(expectation, change(ids, weights.config)) == ("diverged", name)
     assert expectation.judge({}).verdict == "diverged"

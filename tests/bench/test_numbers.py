@@ -1,4 +1,4 @@
-"""The numbers of the benchmark: intervals that hold the truth, work counted as PyTorch counts it, batches as asked."""
+"""The numbers of the benchmark: intervals hold the truth, work is what PyTorch counts, batches are as requested."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,15 +22,15 @@ from triglot.shared.training.plan import Plan
 
 
 def rounds(generator, level, count, noise=0.03):
-    """Samples of a machine that drifts, as two arms in turns see it: a slow wave, and noise of each round."""
+    """Return samples of two arms that take turns on a drifting machine: a slow wave, and noise in each round."""
     drift = 1 + 0.2 * np.sin(np.linspace(0, 3, count))
     moods, single = generator.lognormal(0, noise, (count, 1)), generator.lognormal(0, 0.02, (count, 5))
     return (level * drift[:, None] * moods * single).tolist()
 
 
 @pytest.mark.parametrize("count", [6, 12])
-def test_the_interval_holds_the_ratio_as_often_as_it_says(count):
-    """500 runs of an arm against itself: 95 % of the intervals, less four standard errors, hold 1."""
+def test_the_interval_holds_the_ratio_as_often_as_promised(count):
+    """Of 500 runs of an arm against itself, 95 % of the intervals, less four standard errors, hold 1."""
     generator = np.random.default_rng(0)
     runs = [statistics.paired_ratio(rounds(generator, 1, count), rounds(generator, 1, count)) for _ in range(500)]
     inside = np.mean([run.low <= 1 <= run.high for run in runs])
@@ -39,7 +39,7 @@ def test_the_interval_holds_the_ratio_as_often_as_it_says(count):
     assert widths < 0.15, "an interval that holds everything says nothing"
 
 
-def test_a_tenth_more_is_seen():
+def test_a_difference_of_a_tenth_is_seen():
     generator = np.random.default_rng(1)
     for _ in range(100):
         found = statistics.paired_ratio(rounds(generator, 1.1, 12, 0.01), rounds(generator, 1, 12, 0.01))
@@ -47,7 +47,7 @@ def test_a_tenth_more_is_seen():
 
 
 def test_single_samples_would_give_a_false_interval():
-    """Why rounds are resampled, and not samples: samples of one round share its mood."""
+    """Rounds are resampled instead of samples, because the samples of a round are alike."""
     generator = np.random.default_rng(2)
     outside = 0
     for _ in range(100):
@@ -59,7 +59,7 @@ def test_single_samples_would_give_a_false_interval():
 
 
 def test_the_work_of_a_training_is_what_torch_counts():
-    """Forward and backward, of what the loss reads: a head over the vocabulary is no part of an encoder's loss."""
+    """Only what the loss reads counts, forward and backward. An encoder's loss does not read a head."""
     config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
     cell = Cell("m", "forward+backward", "padded", "float32", "cpu", 3, 9, 1.0, 1)
     (batch,) = batching.batches_of_cell(cell, config, None, 0)
@@ -69,14 +69,14 @@ def test_the_work_of_a_training_is_what_torch_counts():
         model.prepare("training", batch)()
     ours = flops.operations("forward+backward", config, batch)
     assert ours == flops.operations("training", config, batch)
-    # Eager PyTorch computes the forward pass of the heads nevertheless.
+    # Eager PyTorch still computes the forward pass of the heads.
     headless = replace(config, heads_on_top=(), tied_embeddings=False)
     heads = flops.forward_operations(config, batch) - flops.forward_operations(headless, batch)
     assert heads > 0
     assert counter.get_total_flops() == ours + heads
 
 
-def test_the_least_that_is_moved_is_counted():
+def test_the_least_memory_traffic_is_counted():
     config = replace(recipe("bert-base-tiny"), layers=1, heads_on_top=())
     (batch,) = batching.batches_of_cell(Cell("m", "forward", "padded", "float32", "cpu", 2, 5, 1.0, 1), config, None, 0)
     size, inner, tokens = config.hidden_size, config.feed_forward_size, 10
@@ -91,7 +91,7 @@ def test_the_least_that_is_moved_is_counted():
     assert flops.least_bytes("forward", config, batch, 2) == 2 * (weights + vectors)
 
 
-def test_runs_of_another_day_are_compared_without_pairs():
+def test_separate_runs_are_compared_without_pairs():
     generator = np.random.default_rng(3)
     same = statistics.unpaired_ratio(rounds(generator, 1, 12), rounds(generator, 1, 9))
     assert same.low < 1 < same.high
@@ -108,14 +108,14 @@ def test_an_interval_is_precise_by_its_width_alone():
     precise = {
         (1.0, 0.985, 1.015): True,
         (1.0, 0.97, 1.03): False,
-        (1.05, 1.02, 1.08): False,  # wherever it lies
+        (1.05, 1.02, 1.08): False,  # wherever the interval lies
         (3.0, 2.7, 3.3): True,
         (1.0, 0.0, float("inf")): False,
     }
     assert {given: statistics.Ratio(*given).is_precise for given in precise} == precise
 
 
-def test_one_round_says_nothing_of_the_interval():
+def test_one_round_gives_no_interval():
     assert statistics.paired_ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
 
 
@@ -149,7 +149,7 @@ def test_work_of_a_decoder_leaves_out_what_the_causal_mask_hides(make_checkpoint
     assert flops.forward_operations(config, batch) == counter.get_total_flops() - hidden * (length * (length - 1) / 2)
 
 
-def test_padding_is_no_work():
+def test_padding_is_not_work():
     config = recipe("bert-base-tiny")
     generator = np.random.default_rng(0)
     alone = sum(flops.forward_operations(config, inputs.random_batch(config, [n], generator)) for n in (9, 4))
@@ -185,7 +185,7 @@ def test_sentences_come_as_they_are_or_sorted(name):
 
 
 def test_a_wrong_output_is_noticed(make_checkpoint):
-    """The guard: an output that is off by ten times the budget, that is missing, or of another shape."""
+    """Test the guard: an output that is off by ten times the budget, is missing, or has another shape."""
     checkpoint = make_checkpoint("bert-base-tiny")
     batch: Any = inputs.random_batch(checkpoint.config, [5, 3], np.random.default_rng(0))
     expectation = ForwardTruth(checkpoint, batch, "float32")
@@ -198,7 +198,7 @@ def test_a_wrong_output_is_noticed(make_checkpoint):
     off = right["output"].copy()
     off[0, 0, 0] += 10 * allowed
     hidden = right["output"].copy()
-    hidden[1, 4] = 7  # padding is nobody's business
+    hidden[1, 4] = 7  # padding does not count
     assert expectation.judge({**right, "output": off}).verdict == "diverged"
     assert expectation.judge({**right, "output": hidden}).verdict == "pass"
     assert expectation.judge({**right, "output": off[:, :4]}).verdict == "diverged"

@@ -1,4 +1,4 @@
-"""What ``make bench-proof`` promises of the benchmark: when a promise counts as kept, and what it slows down."""
+"""``make bench-proof``: when a promise counts as kept, and how slow the slowed arms are."""
 
 import copy
 import json
@@ -14,26 +14,26 @@ RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 
 @pytest.fixture
-def found():
+def result():
     """The last result in the repository."""
     return json.loads(max(RESULTS.glob("*-bench-proof.json")).read_text())
 
 
-def damaged(found, part, value, count):
-    """The result, with other numbers in the first so many of its runs or cases."""
-    other = copy.deepcopy(found)
-    for one in other[part][:count]:
-        one.update(value)
+def damaged(result, part, value, count):
+    """Return the result with other numbers in the first ``count`` entries of ``part``."""
+    other = copy.deepcopy(result)
+    for entry in other[part][:count]:
+        entry.update(value)
     return other
 
 
-def broken(found):
-    return [name for name, (_, kept) in proof.promises(found).items() if not kept]
+def broken(result):
+    return [name for name, (_, kept) in proof.promises(result).items() if not kept]
 
 
-def test_the_last_result_says_which_promises_it_keeps(found):
-    assert len(found["runs"]) == 20
-    assert {name: tuple(value) for name, value in found["promises"].items()} == proof.promises(found)
+def test_the_last_result_records_the_promises_that_it_keeps(result):
+    assert len(result["runs"]) == 20
+    assert {name: tuple(value) for name, value in result["promises"].items()} == proof.promises(result)
 
 
 @pytest.mark.parametrize(
@@ -49,21 +49,21 @@ def test_the_last_result_says_which_promises_it_keeps(found):
         ("clock", {"bench_ms": 94.0, "clock_ms": 100.0}, 1, "medians within 5% of an independent clock"),
     ],
 )
-def test_a_promise_that_is_not_kept_is_noticed(found, part, value, count, name):
-    """By the run that is one too many; those before it are borne."""
+def test_a_promise_that_is_not_kept_is_noticed(result, part, value, count, name):
+    """One run too many breaks the promise; one fewer does not."""
     exact = {"runs": {"again": [1.0, 0.98, 1.02], "slowed": [1.1, 1.08, 1.12], "slow": [8.0, 7.8, 8.2]}}
-    whole = damaged(found, "runs", exact["runs"], 20)
+    whole = damaged(result, "runs", exact["runs"], 20)
     assert broken(damaged(whole, part, value, count - 1)) == []
     assert broken(damaged(whole, part, value, count)) == [name]
 
 
-def test_a_harness_that_costs_one_percent_is_noticed(found):
-    found["harness"]["matrix product"] = 0.01
-    assert "the harness adds under 1%" in broken(found)
+def test_a_harness_that_adds_one_percent_is_noticed(result):
+    result["harness"]["matrix product"] = 0.01
+    assert "the harness adds under 1%" in broken(result)
 
 
-def test_the_slower_arms_are_as_slow_as_is_said(monkeypatch):
-    """By a clock that the model alone moves on, ten seconds a call, but for a hundredth for each look at it."""
+def test_the_slowed_arms_are_as_slow_as_documented(monkeypatch):
+    """The model moves the clock by ten seconds per call, and each look at the clock by a hundredth of a second."""
     now = [0.0]
 
     def move(seconds):

@@ -1,4 +1,4 @@
-"""What is timed of a training is right: every arm's loss, gradients and first step, and what a wrong one comes to."""
+"""Training is judged before it is timed: every arm's loss, gradients and first step."""
 
 import importlib
 from dataclasses import replace
@@ -46,7 +46,7 @@ def expectation(task, tmp_path):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What is right of a cell: computed once, for all frameworks."""
+    """Return the truth of a cell, computed once for all frameworks."""
     known = {}
 
     def get(checkpoint, cell, batch):
@@ -58,19 +58,19 @@ def expected(tmp_path_factory):
 
 
 @pytest.mark.xdist_group("training arms")
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # of the peers
 @pytest.mark.parametrize("workload", TRAINING_WORKLOADS)
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("translation-tiny", "float32")],
     ids=["a BERT", "no embeddings, in float64", "an encoder-decoder"],
 )
-def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, make_checkpoint, expected):
-    """Eager arms, ours and theirs; what is compiled is in ``test_distillation.py``, and ``triglot bench`` judges it."""
+def test_every_arm_has_the_right_gradients_and_first_step(framework, model, dtype, workload, make_checkpoint, expected):
+    """Test eager arms and peers. ``test_distillation.py`` tests compiled training, and ``triglot bench`` judges it."""
     checkpoint = make_checkpoint(model)
     cell = replace(CELL, model=model, dtype=dtype, workload=workload)
     batches: Any = batching.batches_of_cell(cell, checkpoint.config, None, 0)
-    batches[0].source[0, 1] = 0  # where transformers and others have their padding, a token like any other
+    batches[0].source[0, 1] = 0  # 0 is the pad id of some libraries, but a real token here
     expectation = expected(checkpoint, cell, batches[0])
     names = [
         name
@@ -89,8 +89,8 @@ def test_every_arm_derives_and_steps_alike(framework, model, dtype, workload, ma
         outputs = prepared.outputs(results)
         assert {name.split(".")[0] for name in outputs} >= {"loss", "gradients"}
         assert any(name.startswith(WEIGHTS) for name in outputs) == (workload == "training")
-        found = expectation.judge(outputs)
-        assert found.verdict == "pass", (name, found)
+        judgement = expectation.judge(outputs)
+        assert judgement.verdict == "pass", (name, judgement)
         prepared.wait(prepared.call())
 
 
@@ -101,7 +101,7 @@ def first_step(checkpoint, batch):
     return name_first_step(outcome.loss, model.moments().first, model.weights())
 
 
-def test_what_is_wrong_is_noticed(task, expectation):
+def test_wrong_training_is_noticed(task, expectation):
     checkpoint, (batch,) = task
     outputs = first_step(checkpoint, batch)
     assert expectation.judge(outputs).verdict == "pass"
@@ -119,15 +119,15 @@ def test_what_is_wrong_is_noticed(task, expectation):
         "a step of gradient descent": {moved: stays - np.float32(PLAN.rate) * outputs[gradient]},
     }
     for fault, changes in faults.items():
-        found = expectation.judge({**outputs, **changes})
-        assert (found.verdict, found.name) == ("diverged", next(iter(changes))), fault
+        judgement = expectation.judge({**outputs, **changes})
+        assert (judgement.verdict, judgement.name) == ("diverged", next(iter(changes))), fault
     for missing in (gradient, "loss", moved):
-        found = expectation.judge({key: value for key, value in outputs.items() if key != missing})
-        assert (found.verdict, found.name) == ("diverged", missing)
+        judgement = expectation.judge({key: value for key, value in outputs.items() if key != missing})
+        assert (judgement.verdict, judgement.name) == ("diverged", missing)
 
 
-def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, tmp_path, monkeypatch):
-    """The next one is asked; and if there is none, it is said why."""
+def test_gradients_that_the_reference_does_not_confirm_are_not_the_truth(task, tmp_path, monkeypatch):
+    """The next framework is asked. If there is none, the error says why."""
     checkpoint, (batch,) = task
     derive = training._Derivation.derive
     asked = []
@@ -140,9 +140,9 @@ def test_a_framework_that_the_reference_does_not_confirm_is_not_the_truth(task, 
         return loss, gradients
 
     monkeypatch.setattr(training._Derivation, "derive", wrong)
-    found = truth_of(checkpoint, CELL, batch, tmp_path)
+    truth = truth_of(checkpoint, CELL, batch, tmp_path)
     assert len({id(worker) for worker in asked}) == 2
-    assert found.judge(first_step(checkpoint, batch)).verdict == "pass"
+    assert truth.judge(first_step(checkpoint, batch)).verdict == "pass"
     monkeypatch.setattr(training._Derivation, "confirm", refused)
     with pytest.raises(FrameworkError, match=r"true gradients are unknown: torch: no; paddle: no; jax: no$"):
         truth_of(checkpoint, CELL, batch, tmp_path)
@@ -174,14 +174,14 @@ def refused(*_):
     raise WorkerError("no", fatal=True)
 
 
-def test_float32_that_is_wrong_is_no_noise(task):
-    """A framework whose float32 gradients have a fault would excuse every other: it is noticed by float64."""
+def test_wrong_float32_gradients_are_not_noise(task):
+    """Wrong float32 gradients would widen the budget of every arm. Float64 shows that they are wrong."""
     checkpoint, (batch,) = task
 
     def derive(weights, inputs, masks, dtype):
-        loss, found = impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
+        loss, gradients = impls.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
         name = "encoder.layers.0.attention.value.weight"
-        return loss, {**found, name: found[name] * np.float32(1.001)} if dtype == "float32" else found
+        return loss, {**gradients, name: gradients[name] * np.float32(1.001)} if dtype == "float32" else gradients
 
     with pytest.raises(NoiseError, match=r"in float32, gradients\.encoder\.layers\.0\.attention\.value\.weight is"):
         gradient_truth(checkpoint, batch, derive)
@@ -191,6 +191,6 @@ def test_a_batch_that_is_too_large_is_judged_in_part(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint("bert-base-tiny")
     for rows, order, expected in ((4, "padded", None), (work.JUDGED_TOKENS // 16 + 1, "padded", 64), (2, "sorted", 2)):
         cell = replace(CELL, batch=rows, order=order)
-        found: Any = work.Work(BenchedModel("m", checkpoint), cell, Settings(), tmp_path)
-        assert (found.judged_file is None) == (expected is None)
-        assert expected is None or len(found.first_rows.valid) == len(found.first_rows.teacher) == expected
+        prepared: Any = work.Work(BenchedModel("m", checkpoint), cell, Settings(), tmp_path)
+        assert (prepared.judged_file is None) == (expected is None)
+        assert expected is None or len(prepared.first_rows.valid) == len(prepared.first_rows.teacher) == expected

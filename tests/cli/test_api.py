@@ -80,7 +80,7 @@ def test_results_belong_to_the_caller(implementation, make_checkpoint):
 
 @pytest.mark.parametrize("implementation_that_copies", ["paddle", "jax"])
 def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_that_copies, make_checkpoint):
-    """JAX's device_put may share the memory of an aligned array, so the model has to copy it."""
+    """JAX's ``device_put`` may share the memory of an aligned array, so the model has to copy it."""
     checkpoint = make_checkpoint("bert-base-tiny")
     model = triglot.build(implementation_that_copies, checkpoint)
     before = model.encode([[1, 2, 3]])
@@ -91,6 +91,6 @@ def test_changing_the_checkpoint_later_does_not_change_the_model(implementation_
 
 @pytest.mark.parametrize(("recipe", "dtype"), [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64")])
 def test_correct_models_raise_no_alarm(recipe, dtype, framework, make_checkpoint, check_small):
-    """``make audit`` has many more weights, inputs and shapes, ``test_planted_bugs.py`` every recipe."""
+    """``make audit`` tries many more weights, inputs and shapes, and ``test_planted_bugs.py`` every recipe."""
     report = check_small(make_checkpoint(recipe, 1), framework, dtype=dtype, seed=1)
     assert report.verdict == "pass", report.first_divergence

@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, what it refuses and in which words, and the recipes."""
+"""The configuration: what it accepts and what it refuses, and the recipes."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from triglot.shared.model.recipes import recipe, recipes
 
 BERT = recipe("bert-base-tiny")
 TRANSLATION = recipe("translation-tiny")
-EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: its input is embedded already
+EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: the inputs are vectors
 
 DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
@@ -43,7 +43,7 @@ DECODER_HEADS = ("logits", "log_probabilities")
 
 
 def types():
-    """For each field whose type is checked: values of a wrong type, and what the refusal says it expects."""
+    """Return for each field values of a wrong type, and what the refusal says is expected."""
     for name in SIZES + COUNTS:
         yield name, (2.0, "2", None, True, [2]), "a value of type int"
     for name in ("pad_id", "start_id", "end_id"):
@@ -60,7 +60,7 @@ def types():
 
 @st.composite
 def configs(draw):
-    """Any valid configuration."""
+    """Generate any valid configuration."""
 
     def process(letters):
         return draw(st.lists(st.sampled_from(letters), unique=True).map("".join))
@@ -245,14 +245,14 @@ def test_key_and_value_sizes_are_free():
 
 @pytest.mark.parametrize("commands", ["nn", "ndn", "ddd", "x", "N", "n d", "n,d"])
 @pytest.mark.parametrize("name", PROCESSES)
-def test_process_commands_are_known_and_occur_once_but_for_d(name, commands):
+def test_process_commands_are_known_and_only_d_occurs_twice(name, commands):
     with pytest.raises(ConfigError, match=f"{name} is '{commands}'; expected each at most once"):
         replace(BERT, **{name: commands})
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_dropout_may_come_twice(name):
-    """Article 002 drops out after the positions and again on the sum."""
+    """Article 002 applies dropout after the positions, and again to the sum."""
     assert getattr(replace(BERT, **{name: "dnd"}), name) == "dnd"
 
 
@@ -348,7 +348,7 @@ def test_unknown_and_repeated_heads_are_refused(heads):
 
 
 def test_heads_have_one_order():
-    """The order changes nothing, so a second one would be the same model with another digest."""
+    """Order changes nothing, so another order would be the same model with another digest."""
     message = f"heads_on_top is ('masked_lm', 'pooler'); expected {HEADS}"
     with pytest.raises(ConfigError, match=re.escape(message)):
         replace(BERT, heads_on_top=("masked_lm", "pooler"))
@@ -393,7 +393,7 @@ def test_only_masked_lm_can_be_tied(heads):
         ("heads_on_top", ("log_probabilities", "pooler"), "heads of an encoder, not of a decoder"),
     ],
 )
-def test_an_encoder_has_nothing_of_a_decoder(field, value, expected):
+def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
     message = f"{field} is {value!r}; expected {expected}"
     with pytest.raises(ConfigError, match=re.escape(message)):
         replace(BERT, **{field: value})
@@ -514,10 +514,10 @@ def test_ernie_base_and_minilm_differ_from_bert_base_in_these_fields():
 
 
 @pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("-tiny")])
-def test_a_tiny_sibling_differs_in_its_sizes_alone(name):
+def test_a_tiny_sibling_differs_only_in_its_sizes(name):
     full, tiny = recipe(name).to_dict(), recipe(f"{name}-tiny").to_dict()
     assert {field for field in full if full[field] != tiny[field]} <= {*SIZES, *DECODER_SIZES, "source_vocabulary"}
-    # An axis mistaken for another one has to show as a wrong shape.
+    # If one axis is mistaken for another, the shape has to be wrong.
     sizes = [tiny["hidden_size"], tiny["key_size"], tiny["feed_forward_size"], tiny["heads"], tiny["source_max_length"]]
     assert len(set(sizes)) == len(sizes)
 
@@ -527,7 +527,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones():
         recipe("bert")
 
 
-def test_recipes_are_handed_out_as_a_copy():
+def test_recipes_are_returned_as_a_copy():
     recipes()["bert-base"] = EMBEDDED
     del recipes()["minilm"]
     assert recipe("bert-base").source_vocabulary == 30522

@@ -1,4 +1,4 @@
-"""Initial weights against those that PyTorch draws where the articles let it."""
+"""Initial weights have the distributions that PyTorch draws from in the code of the articles."""
 
 import hashlib
 import itertools
@@ -29,12 +29,12 @@ CONFIG = replace(
     target_vocabulary=223,
 )
 SAMPLES = 5000
-# The distance of two samples of one distribution is over the bound once in a million times.
+# Two samples of the same distribution exceed the bound once in a million times.
 CHANCE = 1e-6
 
 
-def theirs(initializer, parameter):
-    """What the article makes of the layer that ``parameter`` belongs to, as often as makes a large sample."""
+def expected_sample(initializer, parameter):
+    """Return a large sample of what the article draws for ``parameter``."""
     layer, leaf = parameter.name.split(".")[-2:]
     return sample(initializer, replace(parameter, name=""), layer, leaf)
 
@@ -73,7 +73,7 @@ def made(initializer, parameter, layer, leaf):
 
 
 def assert_same_distribution(ours, theirs):
-    """The test of Kolmogorov and Smirnov, its bound after Massart; a constant has to be the same constant."""
+    """Compare by the Kolmogorov-Smirnov test with the bound of Massart. A constant has to be the same constant."""
     assert (np.ptp(ours) == 0) == (np.ptp(theirs) == 0)
     if np.ptp(theirs) == 0:
         assert ours.flat[0] == theirs.flat[0]
@@ -86,7 +86,7 @@ def assert_same_distribution(ours, theirs):
 
 def assert_drawn_by(initializer, tensors):
     for name, tensor in tensors.items():
-        assert_same_distribution(tensor, theirs(initializer, schema.parameters(CONFIG)[name]))
+        assert_same_distribution(tensor, expected_sample(initializer, schema.parameters(CONFIG)[name]))
 
 
 @pytest.mark.parametrize("initializer", RULES)
@@ -96,16 +96,16 @@ def test_every_tensor_has_the_distribution_that_torch_gives_it(initializer):
     assert_drawn_by(initializer, tensors)
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(RULES, 2)))
-def test_the_comparison_tells_the_initializers_apart(one, other):
+@pytest.mark.parametrize(("initializer", "other"), list(itertools.permutations(RULES, 2)))
+def test_the_comparison_tells_the_initializers_apart(initializer, other):
     names = ("embeddings.token.weight", "encoder.layers.0.attention.query.weight")
     with pytest.raises(AssertionError, match="the distributions are"):
-        assert_drawn_by(other, {name: initialize(replace(CONFIG, initializer=one))[name] for name in names})
+        assert_drawn_by(other, {name: initialize(replace(CONFIG, initializer=initializer))[name] for name in names})
 
 
 @pytest.mark.parametrize("initializer", RULES)
-def test_moments_and_bounds(initializer):
-    """A second look, at numbers written here: the deviation of each matrix, and the end of each uniform one."""
+def test_matrices_have_these_moments_and_bounds(initializer):
+    """Compare with numbers that are spelled out here: the deviation of each matrix, the bound of each uniform one."""
     tensors = initialize(replace(CONFIG, initializer=initializer), 2)
     for name, parameter in schema.parameters(CONFIG).items():
         if len(parameter.shape) == 1:
@@ -127,19 +127,19 @@ def test_moments_and_bounds(initializer):
         assert abs(values.mean()) < 5 * deviation / np.sqrt(values.size), name
         assert abs(values.std() / deviation - 1) < 5 / np.sqrt(2 * values.size), name
         if bound is not None:
-            # The bound is rounded to float32. That none of n values is in the last 14 / n of a uniform one: e^-14.
+            # The bound is rounded to float32. None of n uniform values lies in the last 14 / n with probability e^-14.
             assert bound * (1 - 14 / values.size) < np.abs(values).max() <= bound * (1 + 2.0**-23), name
 
 
 @pytest.mark.parametrize("initializer", RULES)
-def test_biases_of_linear_layers_know_the_inputs_of_their_layer(initializer):
+def test_biases_of_linear_layers_depend_on_the_inputs_of_their_layer(initializer):
     tensors = initialize(replace(CONFIG, initializer=initializer), 3)
     for name, parameter in schema.parameters(CONFIG).items():
         if name.endswith(".norm.bias") or (parameter.role == "bias" and initializer in ("bert", "prenorm")):
             np.testing.assert_array_equal(tensors[name], 0, err_msg=name)
         elif parameter.role == "bias":
             bound = 1 / np.sqrt(len(tensors[name.replace("bias", "weight")]))
-            # As above: n values.
+            # The tolerances are those of the matrices above.
             assert bound * (1 - 14 / parameter.shape[0]) < np.abs(tensors[name]).max() <= bound * (1 + 2.0**-23), name
 
 
@@ -150,7 +150,7 @@ def test_the_bias_over_the_vocabulary_is_that_of_a_linear_layer():
     assert bound * (1 - 14 / bias.size) < np.abs(bias).max() <= bound * (1 + 2.0**-23)
 
 
-def test_every_tensor_has_a_stream_of_its_own():
+def test_every_tensor_has_its_own_random_stream():
     config = replace(CONFIG, initializer="annotated")
     deeper = initialize(replace(config, layers=2))
     for name, tensor in initialize(config).items():
@@ -168,14 +168,14 @@ PINNED = {
 
 
 @pytest.mark.parametrize("initializer", RULES)
-def test_the_draws_of_a_seed_stay_as_they_are(initializer):
-    """Whoever says a recipe and a seed has said the weights."""
+def test_the_weights_of_a_seed_never_change(initializer):
+    """A recipe and a seed identify the weights."""
     tensors = initialize(replace(recipe("translation-tiny"), initializer=initializer), 3)
-    found = hashlib.sha256(b"".join(name.encode() + tensor.tobytes() for name, tensor in tensors.items()))
-    assert found.hexdigest() == PINNED[initializer]
+    digest = hashlib.sha256(b"".join(name.encode() + tensor.tobytes() for name, tensor in tensors.items()))
+    assert digest.hexdigest() == PINNED[initializer]
 
 
-def test_the_recipes_of_the_articles_begin_as_their_articles_do():
+def test_recipes_have_the_initializers_of_their_articles():
     for name in ("translation", "annotated"):
         assert recipe(name).initializer == recipe(f"{name}-tiny").initializer == name
     for name in ("dygraph", "bert-base", "ernie-base", "minilm"):

@@ -1,4 +1,4 @@
-"""Canonical masks against masks written by hand, position tables against the formula."""
+"""Canonical masks are those written by hand, and position tables follow the formula."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_sinusoidal_is_the_formula(length, hidden_size):
     table = sinusoidal(length, hidden_size)
     assert table.dtype == np.float64
     assert table.shape == expected.shape
-    # Exponent, power and quotient carry the angle, below 40, with at most 8 units of 2^-52; then sine and cosine of it.
+    # The angle, below 40, is off by at most 8 units of 2^-52 after the exponent, the power and the quotient.
     np.testing.assert_allclose(table, expected, rtol=0, atol=(40 * 8 + 2) * 2.0**-52)
 
 
@@ -81,7 +81,7 @@ def test_sinusoidal_per_dimension_is_the_formula_of_article_000(length, hidden_s
 
 
 def test_the_two_tables_agree_where_their_angles_do():
-    """In the even dimensions; the odd ones of article 000 have an angle of their own."""
+    """They agree in the even dimensions. In article 000, the odd ones have their own angle."""
     pairwise, per_dimension = sinusoidal(9, 8), sinusoidal_per_dimension(9, 8)
     np.testing.assert_allclose(per_dimension[:, 0::2], pairwise[:, 0::2], rtol=0, atol=(9 * 8 + 2) * 2.0**-52)
     assert (np.abs(per_dimension[1:, 1::2] - pairwise[1:, 1::2]) > 1e-7).all()

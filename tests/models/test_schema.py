@@ -1,4 +1,4 @@
-"""From a configuration to its parameters, its initial weights and its named values."""
+"""The parameters, the initial weights and the named values of a configuration."""
 
 import itertools
 from dataclasses import replace
@@ -22,7 +22,7 @@ BERT = replace(recipe("bert-base-tiny"), layers=1)
 PRETRAINING = replace(BERT, heads_on_top=("pooler", "masked_lm", "next_sentence"))
 TIED = replace(PRETRAINING, tied_embeddings=True)
 DYGRAPH = replace(recipe("dygraph-tiny"), layers=1)
-# Nothing has its usual size or place: free key and value sizes, no attention biases, unused position rows, four norms.
+# Everything is unusual: key and value sizes, no attention biases, unused position rows, four norms.
 FREE = ModelConfig(
     hidden_size=4,
     layers=1,
@@ -71,7 +71,7 @@ BERT_PARAMETERS = {
     "heads.pooler.weight": ((24, 24), ("hidden", "hidden"), "linear_weight"),
     "heads.pooler.bias": ((24,), ("hidden",), "bias"),
 }
-# Beside those of BERT, behind its pooler, in this order.
+# In addition to those of BERT, after its pooler, in this order.
 MASKED_LM_PARAMETERS = {
     "heads.masked_lm.transform.weight": ((24, 24), ("hidden", "hidden"), "linear_weight"),
     "heads.masked_lm.transform.bias": ((24,), ("hidden",), "bias"),
@@ -222,7 +222,7 @@ FEED_FORWARD_LEAVES = [f"{name}.{leaf}" for name in ("inner", "output") for leaf
 
 
 def block(path, name, leaves):
-    """The names of a sublayer with a norm before it."""
+    """Return the names of a sublayer that follows a norm."""
     norm = [f"{path}.pre_{name}.norm.scale", f"{path}.pre_{name}.norm.bias"]
     return norm + [f"{path}.{name}.{leaf}" for leaf in leaves]
 
@@ -266,7 +266,7 @@ def test_a_scalar_norm_has_one_scale_and_one_bias():
     assert {(entry.shape, entry.axes) for entry in norms} == {((1,), ("scalar",))}
 
 
-def test_a_shared_table_is_no_second_parameter():
+def test_a_shared_table_is_one_parameter():
     shared = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
     assert schema.parameters(shared).keys() == schema.parameters(TRANSLATION).keys() - {
         "target_embeddings.token.weight"
@@ -317,7 +317,7 @@ def test_tensors_of_the_schema_are_accepted(dtype):
     assert Checkpoint(BERT, tensors).tensors is tensors
 
 
-def test_everything_wrong_is_said_in_one_message():
+def test_one_message_names_everything_that_is_wrong():
     tensors: dict[str, Array] = {**initialize(BERT)}
     del tensors["embeddings.segment.weight"], tensors["heads.pooler.bias"]
     tensors["embeddings.task.weight"] = np.zeros((3, 24), np.float32)
@@ -383,10 +383,10 @@ def test_initial_matrices_are_normal_and_cut_at_two_deviations():
     # 0.02 and each product are rounded to float32: two half units, 2^-23 in all.
     bound = 2 * (1 + 2.0**-23)
     assert np.abs(scaled).max() <= bound
-    # Redrawn, not clipped: the density at an end is 0.057, so 7 of 120,000 values are expected within 0.0005 of the
-    # two ends; 4.6 % of a clipped sample, 5,460 values, would lie on them.
+    # Values outside are redrawn, not clipped. The density at an end is 0.057, so 7 of 120,000 values are expected
+    # within 0.0005 of the two ends. Of a clipped sample, 4.6 % (5,460 values) would be at the ends.
     assert (np.abs(scaled) > 1.9995).sum() < 50
-    # Five standard errors of a sample of this size; that of the deviation is below 1 / sqrt(2 n) of a normal one.
+    # Five standard errors of a sample of this size. That of the deviation is below 1 / sqrt(2 n), a normal sample's.
     expected = truncnorm(-2, 2)
     assert abs(scaled.mean()) < 5 * expected.std() / np.sqrt(scaled.size)
     assert abs(scaled.std() / expected.std() - 1) < 5 / np.sqrt(2 * scaled.size)
@@ -407,7 +407,7 @@ def test_perturbing_changes_exactly_the_constant_tensors_and_no_argument():
             assert perturbed[name] is tensors[name]
 
 
-def test_the_noise_depends_on_seed_and_name_and_has_the_deviation_0_2():
+def test_the_perturbation_depends_on_seed_and_name_and_has_the_deviation_0_2():
     tensors = initialize(replace(BERT, layers=8))
     first, again, other = perturb(tensors, 1), perturb(tensors, 1), perturb(tensors, 2)
     biases = [name for name in tensors if name.endswith("bias")]
@@ -432,10 +432,10 @@ def test_the_noise_depends_on_seed_and_name_and_has_the_deviation_0_2():
     ids=["bert", "pre-training", "tied", "dygraph"],
 )
 def test_named_values_are_those_spelled_out_here_in_this_order(config, expected):
-    found = named_values(config)
-    assert {name: entry.axes for name, entry in found.items()} == expected
-    assert list(found) == list(expected)
-    assert [entry.name for entry in found.values()] == list(expected)
+    values = named_values(config)
+    assert {name: entry.axes for name, entry in values.items()} == expected
+    assert list(values) == list(expected)
+    assert [entry.name for entry in values.values()] == list(expected)
 
 
 def test_a_decoder_shows_these_values_in_this_order():

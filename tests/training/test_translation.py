@@ -1,4 +1,4 @@
-"""The toy translation task: the transformation of article 000 written a second time, distributions and refusals."""
+"""The toy translation task: the transformation of article 000, the distributions of its samples, and refusals."""
 
 import hashlib
 import re
@@ -19,13 +19,13 @@ MANY = 4000
 SYMBOLS = "<SOS>,<EOS>,<PAD>,0,1,2,3,4,5,6,7,8,9,q,w,e,r,t,y,u,i,o,p,a,s,d,f,g,h,j,k,l,z,x,c,v,b,n,m"
 VOCAB_X = {word: i for i, word in enumerate(SYMBOLS.split(","))}
 VOCAB_Y = {word.upper(): i for word, i in VOCAB_X.items()}
-# One weight for each of its words, the first three symbols left out.
+# One weight for each word; the first three symbols are not words.
 P = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
 P += [13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26]
 
 
 def get_data(x, length):
-    """What article 000 makes of the words that it drew, at its length of 50 or at another one."""
+    """Return source and target ids as the code of article 000 makes them from the words that it drew."""
 
     def f(i):
         i = i.upper()
@@ -75,7 +75,7 @@ def test_the_vocabularies_are_those_of_article_000():
 
 
 def assert_frequencies(counts, expected):
-    """Each within five standard errors of a binomial count; about one in two million is farther."""
+    """Each count is within five standard errors of a binomial count. About one in two million is not."""
     total = counts.sum()
     deviation = np.sqrt(total * expected * (1 - expected))
     np.testing.assert_array_less(np.abs(counts - total * expected), 5 * deviation)
@@ -96,7 +96,7 @@ def test_words_are_drawn_by_their_weights(many):
 
 
 def test_words_do_not_depend_on_their_place(many):
-    """The first word, and each one given the one before it, are drawn like every other."""
+    """The first word has the distribution of all others, and neighbours are equal as often as by chance."""
     first, pairs = many[0][:, 1] - 3, many[0][:, 1:31] - 3
     assert_frequencies(np.bincount(first, minlength=36), np.array(P) / sum(P))
     same = np.count_nonzero(pairs[:, 1:] == pairs[:, :-1])
@@ -131,7 +131,7 @@ def test_zero_samples_have_shapes():
 
 
 def test_the_stream_of_a_seed_never_changes():
-    """Whoever says seed and number has said the sample: a resumed training goes on where it was."""
+    """A seed and a number identify a sample, so a resumed training continues where it stopped."""
     sources, targets = TranslationTask(0).pairs(0, 100)
     digest = hashlib.sha256(sources.astype("<i4").tobytes() + targets.astype("<i4").tobytes()).hexdigest()
     assert digest == "94167b14b0e22fa844a5bc9ce1858b177f4da6aa5b9af3aca0e4ee4e5412335c"
@@ -208,7 +208,7 @@ def test_the_score_counts_tokens_and_sequences(generated, tokens, sequences):
     assert (found.tokens, found.sequences) == (tokens, sequences)
 
 
-# What is refused.
+# Tasks that are refused.
 
 
 @pytest.mark.parametrize(
