@@ -376,12 +376,26 @@ def judge(framework, builder, checkpoint, seed=0, dtype="float32"):
     )
 
 
+@pytest.fixture
+def make_weights(make_checkpoint, pytestconfig):
+    """Return a function that makes a checkpoint of a recipe, with one layer unless this is ``make audit``."""
+    thorough = pytestconfig.getoption("--seeds") > 1
+
+    def make(name_or_config, seed=0):
+        config = recipe(name_or_config) if isinstance(name_or_config, str) else name_or_config
+        if not thorough and config.kind != "attention":
+            config = replace(config, layers=1, decoder_layers=min(1, config.decoder_layers))
+        return make_checkpoint(config, seed)
+
+    return make
+
+
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
-def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_checkpoint, pytestconfig):
+def test_planted_bug_is_caught_and_located(bug, framework, mutant, make_weights, pytestconfig):
     """``make audit`` tries it with the weights and inputs of many seeds."""
     builder = mutant(framework, bug.file, getattr(bug, framework))
     for seed in range(pytestconfig.getoption("--seeds")):
-        report = judge(framework, builder, make_checkpoint(bug.recipe, seed), seed)
+        report = judge(framework, builder, make_weights(bug.recipe, seed), seed)
         assert report.verdict == "diverged", seed
         assert report.first_divergence[framework].name == bug.found_at, seed
         assert report.first_divergence[framework].kind == "local", seed
@@ -422,10 +436,10 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("copied", "dtype"), pairs)
 
 
-def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, make_checkpoint):
+def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, make_weights):
     bug, planted = name, BUGS[name]
     builder = mutant(framework, planted.file, getattr(planted, framework))
-    report = judge(framework, builder, make_checkpoint(planted.recipe), dtype=dtype)
+    report = judge(framework, builder, make_weights(planted.recipe), dtype=dtype)
     if framework == "paddle" and dtype in HALVES:
         assert report.verdict == "error", "Paddle now has 16-bit kernels on a CPU"
         return
@@ -437,8 +451,8 @@ def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, m
     assert (report.first_divergence[framework].name == planted.found_at) != coarse
 
 
-def test_unchanged_copy_passes(copied, dtype, framework, mutant, make_checkpoint):
+def test_unchanged_copy_passes(copied, dtype, framework, mutant, make_weights):
     """The mutants fail because of their bugs, not because they are copies."""
-    report = judge(framework, mutant(framework, "attention.py", {}), make_checkpoint(COPIES[copied]), dtype=dtype)
+    report = judge(framework, mutant(framework, "attention.py", {}), make_weights(COPIES[copied]), dtype=dtype)
     assert report.verdict == ("error" if framework == "paddle" and dtype in HALVES else "pass")
     assert not report.first_divergence
