@@ -14,6 +14,7 @@ from fake_arms import FAKE_ARMS, WORKER
 
 import triglot
 from triglot import cli, impls
+from triglot.bench.run import workers
 from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Cell
 from triglot.bench.run.rounds import ExtraTime
@@ -123,6 +124,7 @@ def fakes(monkeypatch):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker."""
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
+    monkeypatch.setattr(workers, "WARM_UP_WINDOW", 0.01)
     return WORKER
 
 

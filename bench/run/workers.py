@@ -26,6 +26,7 @@ from .work import Work
 
 OnStep = Callable[[str], None]
 
+WARM_UP_WINDOW = 0.1  # seconds
 UNCOUNTED = 0.01  # seconds of calls, and at least one call, that do not count at the beginning of a turn
 # Seconds. In three arms with calls this long, the first call of a turn took -14, 5 and 10 ms longer than the second,
 # give or take 7, 9 and 14, which is not worth an extra call. In arms with calls of 0.2 s it took up to 13 ms longer.
@@ -183,7 +184,7 @@ class Workers:
         windows: list[list[float]] = []
         end = monotonic() + self.settings.warm_up
         while not is_steady(windows) and (monotonic() < end or not windows):
-            answer = self._ask(case, "sample", {"seconds": 0.1, "least": 1})
+            answer = self._ask(case, "sample", {"seconds": WARM_UP_WINDOW, "least": 1})
             if answer is None:
                 return False
             windows.append(answer["samples_ms"])
