@@ -33,7 +33,7 @@ from triglot.shared.inputs import (
 )
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import named_values
+from triglot.shared.model.schema import named_values
 
 from . import probes
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import ATTENDED, AVERAGED, OUTPUT
+from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT
 from triglot.shared.worker import WorkerError
 
 from .budgets import budget

@@ -20,7 +20,7 @@ import numpy as np
 from triglot.shared.arrays import Array, Float32s
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import NamedValue, named_values
+from triglot.shared.model.schema import NamedValue, named_values
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")

@@ -18,7 +18,7 @@ from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
-from triglot.shared.model.named_values import named_values
+from triglot.shared.model.schema import named_values
 from triglot.shared.worker import WorkerError
 
 from .checks import Weights, plan

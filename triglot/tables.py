@@ -16,7 +16,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.console import console, print_line, progress, table
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import OUTPUT
+from triglot.shared.model.schema import OUTPUT
 from triglot.shared.training.plan import Outcome
 from triglot.shared.training.translation import Score
 

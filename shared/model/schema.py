@@ -1,12 +1,16 @@
-"""The schema: every parameter of a configuration, with its canonical name, shape, named axes and role.
+"""The schema: everything in a model that has a canonical name. Every implementation has exactly these, in this order.
 
-A name is the attribute path of the parameter in every implementation. Linear weights are (in, out) in every framework.
-Query, key and value are separate, and each head is a contiguous block of the out axis. Initializers, strict loading,
-porting and inspection all read this list.
+Parameters are what a model stores. Named values are what it shows to a probe, and dropouts are what training drops. A
+name is the attribute path of the parameter, or of the module that computes the value and the name of the value.
+Initializers, strict loading, porting, inspection and the parity checks all read this list.
+
+Linear weights are (in, out) in every framework. Query, key and value are separate, and each head is a contiguous block
+of the out axis.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -20,8 +24,13 @@ from .config import DECODER_HEADS, ModelConfig
 Role = Literal["embedding", "linear_weight", "bias", "scale"]
 
 TOKEN_TABLE = "embeddings.token.weight"
-FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
+FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
+
+OUTPUT = "output"  # of the encoder, returned by ``encode``
+DECODED = "decoded"  # the output of the decoder
+ATTENDED = "attention.output"  # the output of a model that is attention alone, returned by ``attend``
+AVERAGED = "averaged"  # the weights of such a model, averaged over the heads
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,47 @@ class Parameter:
     fan_in: int = 0
 
 
+@dataclass(frozen=True)
+class NamedValue:
+    """A named value and its axes: batch, source and target (the tokens of either), and others.
+
+    Padding occurs along the axes ``source`` and ``target``. Values at padding tokens are not judged.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """A value of which training drops the share ``rate``. Axes as in ``NamedValue``.
+
+    Dropouts are where each article has them; ``shared/training/dropout_masks.py`` draws their masks.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    rate: float
+
+
+Entries = Iterator[Parameter | NamedValue | Dropout]
+
+
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
     """Return every parameter of ``config`` by canonical name, in the order of the computation."""
-    return {parameter.name: parameter for parameter in _model(config)}
+    return {entry.name: entry for entry in _model(config) if isinstance(entry, Parameter)}
+
+
+@cache
+def named_values(config: ModelConfig) -> Mapping[str, NamedValue]:
+    """Return every named value of ``config`` by name, in the order of the computation."""
+    return {entry.name: entry for entry in _model(config) if isinstance(entry, NamedValue)}
+
+
+@cache
+def dropouts(config: ModelConfig) -> Mapping[str, Dropout]:
+    """Return every dropout of ``config`` with a rate above 0, by name, in the order of the computation."""
+    return {entry.name: entry for entry in _model(config) if isinstance(entry, Dropout) and entry.rate}
 
 
 def aliases(config: ModelConfig) -> dict[str, str]:
@@ -80,79 +127,131 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
         )
 
 
-def _model(config: ModelConfig) -> Iterator[Parameter]:
-    if config.source_vocabulary:
-        yield from _embeddings("embeddings", config.source_vocabulary, config.source_max_length, config)
+def _model(config: ModelConfig) -> Entries:
     if config.kind == "attention":
-        yield from _attention("attention", config)
-    yield from _layers("encoder", config.layers, ("attention",), config)
+        yield from _attention("attention", "target", "source", config)
+        yield NamedValue(AVERAGED, ("batch", "target", "position"))
+        return
+    if config.source_vocabulary:
+        yield from _embeddings("embeddings", "source", config)
+    for layer in range(config.layers):
+        yield from _attention_block(f"encoder.layers.{layer}", "attention", "source", "source", config)
+        yield from _feed_forward_block(f"encoder.layers.{layer}", "source", config)
+    yield from _process("encoder.final", config.final_process, "source", config)
+    # Zero at padding tokens by definition, so there the padding is judged as well.
+    yield NamedValue(OUTPUT, ("batch", "position", "hidden"))
     if config.kind == "encoder_decoder":
-        if not config.shared_embeddings:
-            yield from _embeddings("target_embeddings", config.target_vocabulary, config.target_max_length, config)
-        yield from _layers("decoder", config.decoder_layers, ("self_attention", "cross_attention"), config)
+        yield from _embeddings("target_embeddings", "target", config)
+        for layer in range(config.decoder_layers):
+            yield from _attention_block(f"decoder.layers.{layer}", "self_attention", "target", "target", config)
+            yield from _attention_block(f"decoder.layers.{layer}", "cross_attention", "target", "source", config)
+            yield from _feed_forward_block(f"decoder.layers.{layer}", "target", config)
+        yield from _process("decoder.final", config.final_process, "target", config)
+        yield NamedValue(DECODED, ("batch", "position", "hidden"))
     yield from _heads(config)
 
 
-def _embeddings(path: str, vocabulary: int, max_length: int, config: ModelConfig) -> Iterator[Parameter]:
-    yield _table(f"{path}.token.weight", ("vocabulary", vocabulary), config)
-    if config.positions == "learned":
-        yield _table(f"{path}.position.weight", ("position", config.position_offset + max_length), config)
-    if config.segments:
-        yield _table(f"{path}.segment.weight", ("segment", config.segments), config)
-    if config.tasks:
-        yield _table(f"{path}.task.weight", ("task", config.tasks), config)
-    yield from _process(f"{path}.process", config.embedding_process, config)
+def _embeddings(path: str, tokens: Literal["source", "target"], config: ModelConfig) -> Entries:
+    is_stored = tokens == "source" or not config.shared_embeddings
+    if is_stored:
+        yield _table(f"{path}.token.weight", ("vocabulary", getattr(config, f"{tokens}_vocabulary")), config)
+        if config.positions == "learned":
+            rows = config.position_offset + getattr(config, f"{tokens}_max_length")
+            yield _table(f"{path}.position.weight", ("position", rows), config)
+        if config.segments:
+            yield _table(f"{path}.segment.weight", ("segment", config.segments), config)
+        if config.tasks:
+            yield _table(f"{path}.task.weight", ("task", config.tasks), config)
+    yield NamedValue(f"{path}.sum", ("batch", tokens, "hidden"))
+    process = _process(f"{path}.process", config.embedding_process, tokens, config, config.embedding_dropout)
+    yield from process if is_stored else _without_parameters(process)
 
 
-def _layers(stack: str, count: int, attentions: tuple[str, ...], config: ModelConfig) -> Iterator[Parameter]:
-    hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
-    for layer in range(count):
-        path = f"{stack}.layers.{layer}"
-        for name in attentions:
-            yield from _process(f"{path}.pre_{name}", config.pre_process, config)
-            yield from _attention(f"{path}.{name}", config)
-            yield from _process(f"{path}.post_{name}", config.post_process, config)
-        yield from _process(f"{path}.pre_feed_forward", config.pre_process, config)
-        yield from _linear(f"{path}.feed_forward.inner", hidden, inner)
-        yield from _linear(f"{path}.feed_forward.output", inner, hidden)
-        yield from _process(f"{path}.post_feed_forward", config.post_process, config)
-    yield from _process(f"{stack}.final", config.final_process, config)
+def _attention_block(path: str, name: str, queries: str, keys: str, config: ModelConfig) -> Entries:
+    yield from _process(f"{path}.pre_{name}", config.pre_process, queries, config)
+    if name == "cross_attention" and config.normalize_memory:  # by the norm of the queries
+        yield from _without_parameters(_process(f"{path}.memory", config.pre_process, keys, config))
+    yield from _attention(f"{path}.{name}", queries, keys, config)
+    yield from _process(f"{path}.post_{name}", config.post_process, queries, config)
 
 
-def _attention(path: str, config: ModelConfig) -> Iterator[Parameter]:
+def _attention(path: str, queries: str, keys: str, config: ModelConfig) -> Entries:
     hidden = ("hidden", config.hidden_size)
-    keys, values = ("heads*key", config.heads * config.key_size), ("heads*value", config.heads * config.value_size)
-    for name, size in (("query", keys), ("key", keys), ("value", values)):
+    key_size = ("heads*key", config.heads * config.key_size)
+    value_size = ("heads*value", config.heads * config.value_size)
+    for name, size in (("query", key_size), ("key", key_size), ("value", value_size)):
         yield from _linear(f"{path}.{name}", hidden, size, bias=config.projection_bias)
-    yield from _linear(f"{path}.output", values, hidden, bias=config.output_bias)
+    yield from _linear(f"{path}.output", value_size, hidden, bias=config.output_bias)
+    yield NamedValue(f"{path}.key", ("batch", "head", keys, "key"))
+    yield NamedValue(f"{path}.value", ("batch", "head", keys, "value"))
+    yield NamedValue(f"{path}.query", ("batch", "head", queries, "key"))
+    yield NamedValue(f"{path}.scores", ("batch", "head", queries, keys))
+    # The weight of a padding token is defined too: no source is exempt from being judged.
+    yield NamedValue(f"{path}.weights", ("batch", "head", queries, "position"))
+    yield Dropout(f"{path}.dropout", ("batch", "head", queries, keys), config.attention_dropout)
+    yield NamedValue(f"{path}.context", ("batch", queries, "heads*value"))
+    yield NamedValue(f"{path}.output", ("batch", queries, "hidden"))
+    yield Dropout(f"{path}.output_dropout", ("batch", queries, "hidden"), config.attention_output_dropout)
 
 
-def _heads(config: ModelConfig) -> Iterator[Parameter]:
+def _feed_forward_block(path: str, tokens: str, config: ModelConfig) -> Entries:
+    hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
+    yield from _process(f"{path}.pre_feed_forward", config.pre_process, tokens, config)
+    yield from _linear(f"{path}.feed_forward.inner", hidden, inner)
+    yield from _linear(f"{path}.feed_forward.output", inner, hidden)
+    yield NamedValue(f"{path}.feed_forward.inner", ("batch", tokens, "feed_forward"))
+    yield NamedValue(f"{path}.feed_forward.activation", ("batch", tokens, "feed_forward"))
+    yield Dropout(f"{path}.feed_forward.dropout", ("batch", tokens, "feed_forward"), config.feed_forward_dropout)
+    yield NamedValue(f"{path}.feed_forward.output", ("batch", tokens, "hidden"))
+    output_dropout = config.feed_forward_output_dropout
+    yield Dropout(f"{path}.feed_forward.output_dropout", ("batch", tokens, "hidden"), output_dropout)
+    yield from _process(f"{path}.post_feed_forward", config.post_process, tokens, config)
+
+
+def _heads(config: ModelConfig) -> Entries:
     hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
     for head in DECODER_HEADS:
         if head in config.heads_on_top:
             yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary))
+            # Zero at padding tokens, like the output.
+            yield NamedValue(f"heads.{head}", ("batch", "position", "target_vocabulary"))
     if "pooler" in config.heads_on_top:
         yield from _linear("heads.pooler", hidden, hidden)
+        yield NamedValue("heads.pooler", ("batch", "hidden"))
     if "masked_lm" in config.heads_on_top:
         yield from _linear("heads.masked_lm.transform", hidden, hidden)
         yield from _norm("heads.masked_lm.norm", config)
         if not config.tied_embeddings:
             yield _table(MASKED_LM_TABLE, vocabulary, config)
         yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", hidden[1])
+        for name in ("transform", "activation", "norm"):
+            yield NamedValue(f"heads.masked_lm.{name}", ("batch", "source", "hidden"))
+        yield NamedValue("heads.masked_lm", ("batch", "position", "vocabulary"))
     if "next_sentence" in config.heads_on_top:
         yield from _linear("heads.next_sentence", hidden, ("relation", 2))
+        yield NamedValue("heads.next_sentence", ("batch", "relation"))
+
+
+def _process(path: str, commands: str, tokens: str, config: ModelConfig, rate: float | None = None) -> Entries:
+    axes = ("batch", tokens, "hidden")
+    for place, command in enumerate(commands):
+        if command == "a":
+            yield NamedValue(f"{path}.residual", axes)
+        elif command == "n":
+            yield from _norm(f"{path}.norm", config)
+            yield NamedValue(f"{path}.norm", axes)
+        elif command == "d":
+            yield Dropout(f"{path}.dropout.{place}", axes, config.residual_dropout if rate is None else rate)
+
+
+def _without_parameters(entries: Entries) -> Entries:
+    return (entry for entry in entries if not isinstance(entry, Parameter))
 
 
 def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias: bool = True) -> Iterator[Parameter]:
     yield Parameter(f"{path}.weight", (source[1], target[1]), (source[0], target[0]), "linear_weight", source[1])
     if bias:
         yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
-
-
-def _process(path: str, commands: str, config: ModelConfig) -> Iterator[Parameter]:
-    if "n" in commands:
-        yield from _norm(f"{path}.norm", config)
 
 
 def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:

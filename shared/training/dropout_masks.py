@@ -8,7 +8,7 @@ from triglot.shared.arrays import Array, Float32s
 from triglot.shared.errors import InputError
 from triglot.shared.inputs import Batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import Dropout, dropouts
+from triglot.shared.model.schema import Dropout, dropouts
 
 
 def draw_dropout_masks(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> dict[str, Float32s]:

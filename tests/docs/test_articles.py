@@ -16,9 +16,9 @@ from triglot.parity.budgets import NOISE_RUNS, budget, noise_in
 from triglot.parity.truth import Reference
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.model.named_values import ATTENDED, AVERAGED, OUTPUT
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe
+from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT
 
 CODE = {
     "translation": "Translation",

@@ -14,8 +14,8 @@ from triglot import impls
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.dtypes import FLOATS, HALVES
-from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe, recipes
+from triglot.shared.model.schema import named_values
 
 PRE_TRAINING = replace(
     recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True

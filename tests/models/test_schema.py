@@ -14,8 +14,8 @@ from triglot.shared.errors import CheckpointError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import STANDARD_DEVIATION, initialize, perturb
-from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe, recipes
+from triglot.shared.model.schema import named_values
 from triglot.shared.porting.dialects import huggingface
 
 BERT = replace(recipe("bert-base-tiny"), layers=1)

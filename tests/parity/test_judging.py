@@ -13,8 +13,8 @@ from triglot.parity.judge import Subject, failure, first_divergence, judge_check
 from triglot.parity.report import Divergence, Report, Row, worst
 from triglot.parity.truth import Truth, distance
 from triglot.shared.inputs import random_batch, random_batches
-from triglot.shared.model.named_values import named_values
 from triglot.shared.model.recipes import recipe
+from triglot.shared.model.schema import named_values
 from triglot.shared.worker import WorkerError
 
 SUBJECT = Subject("torch", "eager", "float32")

@@ -12,9 +12,9 @@ import triglot
 from triglot import impls
 from triglot.shared import inputs
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.named_values import dropouts
 from triglot.shared.model.probe import Probe
 from triglot.shared.model.recipes import recipe, recipes
+from triglot.shared.model.schema import dropouts
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 TINY = [name for name in recipes() if name.endswith("-tiny")]
