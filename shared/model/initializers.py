@@ -29,8 +29,9 @@ def perturb(tensors: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
 
     A bias of zeros or a scale of ones hides every bug in its use, so a parity check needs other values.
     """
-    perturbed = dict(tensors)
+    perturbed: dict[str, Array] = {}
     for name, tensor in tensors.items():
+        perturbed[name] = tensor
         if np.ptp(tensor) == 0:
             noise = _generator(seed, name).normal(0, 0.2, tensor.shape)
             perturbed[name] = (tensor.astype(np.float64) + noise).astype(tensor.dtype)

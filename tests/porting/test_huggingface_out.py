@@ -16,7 +16,6 @@ from triglot import port
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import OutputError, PortingError
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.containers import SAFETENSORS
 from triglot.shared.porting.dialects import DIALECTS, huggingface
 
 BERT = recipe("bert-base-tiny")
@@ -274,7 +273,7 @@ def test_an_interrupted_write_leaves_nothing(kind, step, make_checkpoint, tmp_pa
         raise failure
 
     if step == "safetensors":
-        monkeypatch.setattr(huggingface, "_CONTAINER", replace(SAFETENSORS, write=fail))
+        monkeypatch.setattr(huggingface.safetensors, "write", fail)
     else:
         monkeypatch.setattr(os, "rename", fail)
     for target in (tmp_path / "out", tmp_path / "empty"):

@@ -3,32 +3,25 @@
 To add a format, write a module with ``read`` and ``write``, and list it here.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from triglot.shared.arrays import Array
 
 from . import npz, safetensors, torch
 
 
-@dataclass(frozen=True)
-class Container:
-    """A file format.
+class Container(Protocol):
+    """A file format."""
 
-    ``read`` returns the tensors of a file by name and raises ``PortingError`` if it cannot. ``write`` writes tensors to
-    an open file.
-    """
+    def read(self, path: Path) -> dict[str, Array]:
+        """Return the tensors of a file by name, or raise ``PortingError``."""
+        ...
 
-    suffixes: tuple[str, ...]
-    read: Callable[[Path], dict[str, Array]]
-    write: Callable[[BinaryIO, Mapping[str, Array]], None]
+    def write(self, file: BinaryIO, tensors: Mapping[str, Array]) -> None:
+        """Write tensors to an open file."""
 
 
-NPZ = Container((".npz",), npz.read, npz.write)
-SAFETENSORS = Container((".safetensors",), safetensors.read, safetensors.write)
-TORCH = Container((".pt", ".pth"), torch.read, torch.write)
-
-BY_SUFFIX = {suffix: container for container in (TORCH, NPZ, SAFETENSORS) for suffix in container.suffixes}
+BY_SUFFIX: dict[str, Container] = {".pt": torch, ".pth": torch, ".npz": npz, ".safetensors": safetensors}
 SUFFIXES = " or ".join((", ".join([*BY_SUFFIX][:-1]), [*BY_SUFFIX][-1]))  # for messages

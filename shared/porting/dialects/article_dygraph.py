@@ -7,16 +7,13 @@ is empty by default and "encoder" in ERNIE.
 from .article import FREE_FIELDS, Article
 from .dialect import Table, attention
 
+_PROJECTIONS = ("query_fc", "key_fc", "value_fc", "output_fc")
 _LAYER = "_layer_{index}"
 TABLE = Table(
     "article-dygraph",
     {
         "encoder.layers.N.pre_attention.norm": f"{_LAYER}_pre_att_layer_norm",
-        **attention(
-            "encoder.layers.N.attention",
-            f"{_LAYER}_multi_head_att_",
-            ("query_fc", "key_fc", "value_fc", "output_fc"),
-        ),
+        **attention("encoder.layers.N.attention", f"{_LAYER}_multi_head_att_", _PROJECTIONS),
         "encoder.layers.N.post_attention.norm": f"{_LAYER}_post_att_layer_norm",
         "encoder.layers.N.pre_feed_forward.norm": f"{_LAYER}_pre_ffn_layer_norm",
         "encoder.layers.N.feed_forward.inner": f"{_LAYER}_ffn_fc_0",

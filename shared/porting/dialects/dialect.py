@@ -17,7 +17,6 @@ from triglot.shared.model.recipes import ConfigOverride
 
 _MOST_PROBLEMS = 6  # of each kind in one message
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
-_PROJECTIONS = ("query", "key", "value", "output")
 
 
 @dataclass(frozen=True)
@@ -151,9 +150,8 @@ class Table:
 
 def attention(path: str, dialect_path: str, projections: tuple[str, str, str, str]) -> dict[str, str]:
     """Return the entries of a table for query, key, value and output of an attention module."""
-    return {
-        f"{path}.{name}": dialect_path + projection for name, projection in zip(_PROJECTIONS, projections, strict=True)
-    }
+    names = zip(("query", "key", "value", "output"), projections, strict=True)
+    return {f"{path}.{name}": dialect_path + projection for name, projection in names}
 
 
 def inexpressible(dialect: str, losses: list[str]) -> PortingError:

@@ -22,20 +22,20 @@ from triglot.shared.errors import OutputError, PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
-from triglot.shared.porting import containers
+from triglot.shared.porting.containers import safetensors
 
 from .dialect import Dialect, Table, attention
 from .huggingface_config import CONFIG_FILE, from_json, from_shapes, to_json
 
 WEIGHTS_FILE = "model.safetensors"
 SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
-_CONTAINER = containers.SAFETENSORS
 
 _PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the names of the body, not of their heads
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 _TOKEN_TABLE = "embeddings.word_embeddings.weight"
 _DECODER, _DECODER_BIAS, _BIAS = (f"cls.predictions.{name}" for name in ("decoder.weight", "decoder.bias", "bias"))
 
+_PROJECTIONS = ("self.query", "self.key", "self.value", "output.dense")
 _LAYER = "encoder.layer.{index}"
 TABLE = Table(
     "huggingface",
@@ -45,11 +45,7 @@ TABLE = Table(
         "embeddings.segment": "embeddings.token_type_embeddings",
         "embeddings.task": "embeddings.task_type_embeddings",
         "embeddings.process.norm": "embeddings.LayerNorm",
-        **attention(
-            "encoder.layers.N.attention",
-            f"{_LAYER}.attention.",
-            ("self.query", "self.key", "self.value", "output.dense"),
-        ),
+        **attention("encoder.layers.N.attention", f"{_LAYER}.attention.", _PROJECTIONS),
         "encoder.layers.N.post_attention.norm": f"{_LAYER}.attention.output.LayerNorm",
         "encoder.layers.N.feed_forward.inner": f"{_LAYER}.intermediate.dense",
         "encoder.layers.N.feed_forward.output": f"{_LAYER}.output.dense",
@@ -67,7 +63,7 @@ TABLE = Table(
 def recognises(source: Path) -> bool:
     """Return whether ``source`` is a folder with the two files of this dialect, or a .safetensors file."""
     if source.is_file():
-        return source.suffix in _CONTAINER.suffixes
+        return source.suffix == ".safetensors"
     return (source / CONFIG_FILE).is_file() and (source / WEIGHTS_FILE).is_file()
 
 
@@ -130,7 +126,7 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
                 json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8"
             )
             with (folder / WEIGHTS_FILE).open("wb") as file:
-                _CONTAINER.write(file, tensors)
+                safetensors.write(file, tensors)
             files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
             os.rename(folder, target)
             files.sync(target.parent)
@@ -188,7 +184,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the tensors by plain name, without buffers, and the name in the file of each plain name."""
     tensors: dict[str, Array] = {}
     names_in_file: dict[str, str] = {}
-    for name, tensor in _CONTAINER.read(path).items():
+    for name, tensor in safetensors.read(path).items():
         plain = _plain_name(name)
         if plain in _BUFFERS:
             continue
