@@ -17,9 +17,8 @@ from typing import Literal
 import numpy as np
 
 from triglot.impls.model import Model
-from triglot.shared.arrays import Array, Bools
+from triglot.shared.arrays import Array, Bools, representable
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import representable
 from triglot.shared.inputs import (
     AttentionBatch,
     Batch,

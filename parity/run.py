@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from triglot import impls
+from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DTYPES
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.environment import cores, environment
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, check_batch, random_batches

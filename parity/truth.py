@@ -8,9 +8,8 @@ import numpy as np
 
 from triglot import impls
 from triglot.impls.numpy_nn import permuted_contractions
-from triglot.shared.arrays import Array, Bools
+from triglot.shared.arrays import HALVES, Array, Bools, representable
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import HALVES, representable
 from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 

@@ -1,7 +1,8 @@
-"""Short names for the array types of the shared code."""
+"""Short names for array types, and the number formats of weights. NumPy has no bfloat16; ``ml_dtypes`` adds it."""
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,3 +11,29 @@ Bools = NDArray[np.bool_]
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
+
+BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # slightly below the largest float32
+LARGEST_FLOAT16 = np.float32(65504)
+
+# The formats that weights can be stored in.
+FLOATS: dict[str, np.dtype[Any]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+
+# The 16-bit formats. Weights and inputs are rounded to them before anything is computed.
+HALVES = ("bfloat16", "float16")
+
+
+def representable(array: Array, dtype: str) -> Float32s:
+    """Return ``array`` in float32, rounded to numbers that ``dtype`` can hold: the values that a model in it gets."""
+    with np.errstate(over="ignore"):  # callers judge overflows themselves
+        return array.astype(FLOATS[dtype] if dtype in HALVES else np.float32).astype(np.float32)
+
+
+def storable(array: Array) -> Array:
+    """Return the same bits in a format that NumPy can write: bfloat16 as uint16."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array

@@ -11,8 +11,8 @@ from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
 from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
+from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, npz
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import FrameworkError, InputError
 
 from . import batches, flops

@@ -9,9 +9,9 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from triglot.shared.arrays import HALVES
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import WITH_GRADIENTS
-from triglot.shared.dtypes import HALVES
 from triglot.shared.errors import FrameworkError
 from triglot.shared.training.plan import Moments, Plan
 

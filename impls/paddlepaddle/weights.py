@@ -9,8 +9,8 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from triglot.shared.arrays import BFLOAT16, storable
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import BFLOAT16, storable
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 

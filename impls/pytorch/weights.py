@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from triglot.shared.arrays import BFLOAT16
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 

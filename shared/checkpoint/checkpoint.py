@@ -14,8 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from triglot.shared import files
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import BFLOAT16, FLOATS, HALVES
+from triglot.shared.arrays import BFLOAT16, FLOATS, HALVES, Array
 from triglot.shared.errors import CheckpointError, OutputError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import storable
+from triglot.shared.arrays import Array, storable
 from triglot.shared.errors import CheckpointError
 
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from triglot.shared import pickles
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import BFLOAT16, storable
+from triglot.shared.arrays import BFLOAT16, Array, storable
 from triglot.shared.errors import CheckpointError, OutputError
 
 from . import npy, zip_structure

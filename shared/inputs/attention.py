@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import LARGEST_BFLOAT16
+from triglot.shared.arrays import LARGEST_BFLOAT16, Array
 from triglot.shared.errors import InputError
 from triglot.shared.model.config import ModelConfig
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import LARGEST_FLOAT16
+from triglot.shared.arrays import LARGEST_FLOAT16, Array
 from triglot.shared.errors import InputError
 from triglot.shared.model.config import ModelConfig
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Bools
-from triglot.shared.dtypes import FLOATS
+from triglot.shared.arrays import FLOATS, Array, Bools
 from triglot.shared.errors import InputError
 
 MaskFormat = Literal["true_attends", "true_ignores", "one_attends", "add_infinity", "add_1e9", "add_1e4", "add_minimum"]

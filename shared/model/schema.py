@@ -15,8 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from triglot.shared.arrays import Array
-from triglot.shared.dtypes import FLOATS
+from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.errors import CheckpointError
 
 from .config import DECODER_HEADS, ModelConfig

@@ -9,8 +9,8 @@ import pytest
 from checkpoint_files import LEVELS, STORED, assert_same, flip_a_bit, read_members, sha256, tied
 
 from triglot.shared import checkpoint
+from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, manifest
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import CheckpointError, OutputError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig

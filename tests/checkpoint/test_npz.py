@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from triglot.shared.arrays import BFLOAT16
 from triglot.shared.checkpoint import npz, zip_structure
-from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import CheckpointError
 
 DTYPES = [f"{order}{kind}" for order in "<>" for kind in ("f2", "f4", "f8", "i2", "i4", "i8", "u2", "u4", "u8")]

@@ -266,7 +266,7 @@ def test_safetensors_that_begin_like_a_pickle_are_read(workplace, make_checkpoin
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_weights_that_are_not_finite(dtype, value, workplace, make_checkpoint, command):
-    from triglot.shared.dtypes import FLOATS
+    from triglot.shared.arrays import FLOATS
 
     checkpoint = make_checkpoint(BERT)
     name = "encoder.layers.1.attention.value.bias"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from triglot.shared.arrays import BFLOAT16, FLOATS
 from triglot.shared.checkpoint import Checkpoint, npz
-from triglot.shared.dtypes import BFLOAT16, FLOATS
 from triglot.shared.errors import ConfigError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize

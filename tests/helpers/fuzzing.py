@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
+from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, load, npz, save, training_state
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import CheckpointError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize

@@ -15,9 +15,9 @@ from triglot.parity.budgets import UNIT_ROUNDOFF, budget
 from triglot.parity.checks import Check
 from triglot.parity.truth import Reference, distance
 from triglot.shared import inputs
+from triglot.shared.arrays import HALVES
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import DTYPES
-from triglot.shared.dtypes import HALVES
 from triglot.shared.model.recipes import recipe
 
 CONFIG = recipe("multihead-tiny")  # 3 heads of 8; at most 29 queries and 37 keys

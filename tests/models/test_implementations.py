@@ -12,8 +12,8 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.shared import inputs
+from triglot.shared.arrays import FLOATS, HALVES
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import FLOATS, HALVES
 from triglot.shared.model.recipes import recipe, recipes
 from triglot.shared.model.schema import named_values
 

@@ -14,7 +14,7 @@ from triglot.parity.output_names import name_outputs
 from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import weights_for
 from triglot.shared import inputs
-from triglot.shared.dtypes import BFLOAT16
+from triglot.shared.arrays import BFLOAT16
 from triglot.shared.errors import FrameworkError, TrainingError
 from triglot.shared.inputs import labelled
 from triglot.shared.model.recipes import recipe

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import triglot
+from triglot.shared.arrays import HALVES
 from triglot.shared.choices import DTYPES
-from triglot.shared.dtypes import HALVES
 from triglot.shared.model.recipes import recipe
 
 SHAPES = 24

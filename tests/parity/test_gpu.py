@@ -12,8 +12,8 @@ from triglot import impls
 from triglot.bench.machine import roofline
 from triglot.bench.run import arms
 from triglot.bench.run.settings import Settings
+from triglot.shared.arrays import HALVES
 from triglot.shared.choices import DTYPES
-from triglot.shared.dtypes import HALVES
 from triglot.shared.errors import FrameworkError
 
 pytestmark = pytest.mark.gpu

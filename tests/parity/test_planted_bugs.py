@@ -20,7 +20,7 @@ from triglot.parity import run as harness
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
 from triglot.shared import inputs
-from triglot.shared.dtypes import HALVES
+from triglot.shared.arrays import HALVES
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import recipe
 

@@ -11,8 +11,8 @@ import torch
 
 import triglot
 from triglot import port
+from triglot.shared.arrays import BFLOAT16
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import ConfigError, OutputError, PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.positions import TABLES

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from triglot import port
 from triglot.shared import files
-from triglot.shared.dtypes import BFLOAT16, FLOATS
+from triglot.shared.arrays import BFLOAT16, FLOATS
 from triglot.shared.errors import PortingError
 from triglot.shared.porting.containers import torch as torch_file
 from triglot.shared.porting.containers import torch_pickle

@@ -7,9 +7,8 @@ from typing import BinaryIO
 import numpy as np
 
 from triglot.shared import pickles
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import BFLOAT16, Array
 from triglot.shared.checkpoint import npy
-from triglot.shared.dtypes import BFLOAT16
 from triglot.shared.errors import PortingError
 
 from . import zip as zip_file

@@ -11,9 +11,8 @@ from typing import BinaryIO
 import numpy as np
 
 from triglot.shared import pickles
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import Array, storable
 from triglot.shared.checkpoint import npz
-from triglot.shared.dtypes import storable
 from triglot.shared.errors import PortingError
 
 from . import torch_pickle

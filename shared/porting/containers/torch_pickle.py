@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from triglot.shared.dtypes import BFLOAT16
+from triglot.shared.arrays import BFLOAT16
 
 # Ten times the tensors of the deepest Transformers, at 500 bytes and 60 instructions each.
 LONGEST = 1 << 23

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from triglot.shared import files
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.positions import TABLES

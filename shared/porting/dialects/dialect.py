@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.dtypes import FLOATS
 from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
