@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import rich.box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 OnProgress = Callable[[int, int, str], None]  # steps done, steps in total, name of the current step
 
@@ -29,9 +29,19 @@ def console() -> Console:
     return screen
 
 
-def table() -> Table:
+def table(*columns: Column | str) -> Table:
     """Return an empty table with narrow margins, because the names of values are long."""
-    return Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    return Table(*columns, box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def words(*headers: str) -> list[Column]:
+    """Return columns for words, which do not wrap."""
+    return [Column(header, no_wrap=True) for header in headers]
+
+
+def numbers(*headers: str) -> list[Column]:
+    """Return columns for numbers: aligned to the right, and not wrapped."""
+    return [Column(header, no_wrap=True, justify="right") for header in headers]
 
 
 def print_line(line: str) -> None:

@@ -1,30 +1,28 @@
 """The tables that the commands print. Those of ``triglot bench`` are in ``bench/report``."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from triglot.parity import probes
 from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, UNUSUAL_INPUTS, WORKER
 from triglot.parity.report import Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.console import console, print_line, progress, table
+from triglot.shared.console import console, numbers, print_line, table, words
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import OUTPUT
-from triglot.shared.training.plan import Outcome
 from triglot.shared.training.translation import Score
 
 _STYLES = {
     "pass": "green",
     "diverged": "bold red",
-    "error": "bold yellow",
     "skipped": "yellow",
+    "error": "bold yellow",
     "incomplete": "bold yellow",
 }
 
@@ -41,22 +39,6 @@ _PARITY_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
 )
 
 _RECENT_STEPS = slice(-50, None)  # what the summary of a training averages over
-
-
-@contextmanager
-def training_progress(steps: int, *, quiet: bool) -> Iterator[Callable[[int, float, Outcome], bool] | None]:
-    """Show a progress bar with rate, loss and accuracy on a terminal, and nothing in a pipe."""
-    with progress("training", quiet=quiet) as update:
-        if update is None:
-            yield None
-            return
-
-        def on_step(step: int, rate: float, outcome: Outcome) -> bool:
-            accuracy = outcome.right / outcome.counted
-            update(step, steps, f"rate {rate:.3g}  loss {outcome.loss:.4f}  accuracy {accuracy:.1%}")
-            return True
-
-        yield on_step
 
 
 def print_training(checkpoint: Checkpoint, target: Path, framework: str, unseen: Score) -> None:
@@ -81,14 +63,13 @@ def print_parity(report: Report) -> None:
     screen.print(f"{report.model}: {report.inputs}")
     screen.print(f"weights {report.weights_digest}")
     screen.print()
-    lines = table()
-    for column in ("framework", "check"):
-        lines.add_column(column, no_wrap=True)
-    lines.add_column("values", justify="right")
-    lines.add_column("worst value", overflow="fold")
-    for column in ("error", "noise", "times\nnoise", "of\nbudget"):
-        lines.add_column(column, justify="right", no_wrap=True)
-    lines.add_column("verdict", no_wrap=True)
+    lines = table(
+        *words("framework", "check"),
+        *numbers("values"),
+        Column("worst value", overflow="fold"),
+        *numbers("error", "noise", "times\nnoise", "of\nbudget"),
+        *words("verdict"),
+    )
     for framework in report.frameworks:
         for title, checks, value in _PARITY_LINES:
             rows = [row for row in report.rows if row.framework == framework and row.check in checks]
@@ -133,14 +114,12 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
 def print_contents(inspected: Mapping[str, Any]) -> None:
     """Print the result of ``contents``: the configuration, one line per tensor, and the totals."""
     screen = console()
-    fields = _left_aligned("configuration", "")
+    fields = table("configuration", "")
     for name, value in inspected["config"].items():
         fields.add_row(name, str(value))
     screen.print(fields)
     screen.print()
-    tensors = _left_aligned("tensor", "axes")
-    for column in ("shape", "dtype", "bytes"):
-        tensors.add_column(column, justify="right")
+    tensors = table("tensor", "axes", *numbers("shape", "dtype", "bytes"))
     for name, tensor in inspected["tensors"].items():
         shape = " x ".join(map(str, tensor["shape"]))
         tensors.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
@@ -155,13 +134,12 @@ def print_contents(inspected: Mapping[str, Any]) -> None:
 
 def print_recipes(recipes: Mapping[str, ModelConfig]) -> None:
     """Print one line per recipe."""
-    lines = table()
-    lines.add_column("recipe", no_wrap=True)
-    for column in ("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"):
-        lines.add_column(column, justify="right", no_wrap=True)
-    for column in ("pre / post\n/ final", "acti-\nvation", "masking"):
-        lines.add_column(column, no_wrap=True)
-    lines.add_column("parameters", justify="right", no_wrap=True)
+    lines = table(
+        *words("recipe"),
+        *numbers("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"),
+        *words("pre / post\n/ final", "acti-\nvation", "masking"),
+        *numbers("parameters"),
+    )
     for name, config in recipes.items():
         parameters = sum(math.prod(parameter.shape) for parameter in schema.parameters(config).values())
         lines.add_row(
@@ -220,10 +198,3 @@ def _add_parity_line(lines: Table, framework: str, title: str, rows: Sequence[Ro
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}" if value else "0"
-
-
-def _left_aligned(*columns: str) -> Table:
-    lines = table()
-    for column in columns:
-        lines.add_column(column)
-    return lines

@@ -1,7 +1,7 @@
 """Has anything become slower? Compare two reports, case by case."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from triglot.shared.errors import BenchError
@@ -39,11 +39,14 @@ class Change:
 class Changes:
     """The changes since an earlier report, the worst first, and other differences that may explain them."""
 
-    cases: list[Change] = field(default_factory=list[Change])
-    differences: list[str] = field(default_factory=list[str])
+    cases: Sequence[Change] = ()
+    differences: Sequence[str] = ()
 
 
-def check_comparable(old: Report, configurations: Mapping[str, Mapping[str, Any]], ids: Iterable[str]) -> None:
+NO_CHANGES = Changes()
+
+
+def check_comparable(old: Report, configurations: Mapping[str, Mapping[str, Any]], ids: Sequence[str]) -> None:
     """Check, before anything is timed, that there will be something to compare.
 
     ``configurations`` maps models to their configurations in plain JSON types; ``ids`` are the cases to be timed.
@@ -59,10 +62,9 @@ def check_comparable(old: Report, configurations: Mapping[str, Mapping[str, Any]
                 f"{now.get(changed[0])!r}; compare with a report of the same configuration"
             )
     timed = [result.case.id for result in old.results if result.rounds and not result.case.is_twin]
-    wanted = list(ids)
-    if not set(wanted) & set(timed):
+    if not set(ids) & set(timed):
         raise BenchError(
-            f"the earlier report has timed {timed[0] if timed else 'nothing'}, but not {wanted[0]}; compare with a "
+            f"the earlier report has timed {timed[0] if timed else 'nothing'}, but not {ids[0]}; compare with a "
             "report of the same cases"
         )
 
@@ -72,12 +74,7 @@ def compare(old: Report, new: Report) -> Changes:
 
     A case has changed if the whole interval of its ratio lies beyond the noise floor of both runs, and beyond
     ``LEAST_CHANGE``.
-
-    Raises:
-        BenchError: see ``check_comparable``.
     """
-    configurations = {name: model.config for name, model in new.models.items()}
-    check_comparable(old, configurations, [result.case.id for result in new.results])
     floor = max(old.noise_floor or 0.0, new.noise_floor or 0.0, LEAST_CHANGE)
     before = {result.case.id: result.rounds for result in old.results if result.rounds}
     changes: list[Change] = []
@@ -101,10 +98,9 @@ def compare(old: Report, new: Report) -> Changes:
 
 def _differences(old: Report, new: Report) -> list[str]:
     """Return what else differs, in words."""
-    shared_models = old.models.keys() & new.models.keys()
-    before, now = _facts(old, shared_models), _facts(new, shared_models)
+    before, now = (_facts(report, old.models.keys() & new.models.keys()) for report in (old, new))
     return [
-        f"{name} was {_shown(name, before.get(name))}, is {_shown(name, now.get(name))}"
+        f"{name} was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
@@ -112,15 +108,11 @@ def _differences(old: Report, new: Report) -> list[str]:
 
 def _facts(report: Report, models: Iterable[str]) -> dict[str, Any]:
     environment = report.surroundings.environment
-    return {
+    facts = {
         **{name: environment.get(name) for name in ("processor", "cores")},
         **environment["packages"],
         **report.surroundings.settings,
         **environment.get("variables", {}),
-        **{f"weights of {name}": report.models[name].weights_digest for name in models},
+        **{f"weights of {name}": report.models[name].weights_digest[:12] for name in models},
     }
-
-
-def _shown(name: str, value: object) -> str:
-    text = "not set" if value is None else str(value)
-    return text[:12] if name.startswith("weights of ") else text
+    return {name: value for name, value in facts.items() if value is not None}

@@ -26,23 +26,16 @@ _PLAIN = (
 )  # fields of a result that stand in a case as they are
 _CELL = tuple(Cell.__dataclass_fields__)
 _JUDGED = ("error", "budget", "verdict", "name")
-_SURROUNDINGS = ("machine", "settings", "workers", "others")
 
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the report as plain JSON types."""
-    surroundings = report.surroundings
+    surroundings = asdict(report.surroundings)
     comparisons = sorted(report.comparisons, key=lambda comparison: comparison.is_twin)
     return {
         "schema": SCHEMA,
         "models": {name: asdict(model) for name, model in report.models.items()},
-        "environment": {
-            **surroundings.environment,
-            "machine": asdict(surroundings.machine),
-            "settings": dict(surroundings.settings),
-            "workers": surroundings.workers,
-            "others": surroundings.others,
-        },
+        "environment": {**surroundings.pop("environment"), **surroundings},
         "roofline": [_roofline_to_json(roof) for roof in report.rooflines],
         "noise_floor": report.noise_floor,
         "cases": [_case_to_json(result, report.roofline_share(result)) for result in report.results],
@@ -51,18 +44,16 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _case_to_json(result: Result, roofline_share: float | None) -> dict[str, Any]:
-    case = result.case.to_dict()
-    if result.case.cell.order != "padded":
-        case["fill"] = result.fill
-    parity = result.parity
+    fill = {} if result.case.cell.order == "padded" else {"fill": result.fill}
     return {
-        **case,
+        **result.case.to_dict(),
+        **fill,
         "status": result.status,
         "failure": result.failure or None,
         **{name: getattr(result, name) for name in _PLAIN},
         "latency_ms": asdict(result.latency_ms) if result.latency_ms else None,
         "device_ms": asdict(result.device_ms) if result.device_ms else None,
-        "parity": {name: getattr(parity, name) for name in _JUDGED} if parity else None,
+        "parity": {name: getattr(result.parity, name) for name in _JUDGED} if result.parity else None,
         "roofline_fraction": roofline_share,
         "samples_ms": [sample for samples in result.rounds for sample in samples],
         "round_lengths": [len(samples) for samples in result.rounds],
@@ -71,13 +62,10 @@ def _case_to_json(result: Result, roofline_share: float | None) -> dict[str, Any
 
 
 def _roofline_to_json(roof: Roofline) -> dict[str, Any]:
-    frameworks: dict[str, Any] = {}
-    for name, speed in roof.frameworks.items():
-        if speed.failure is None:
-            frameworks[name] = {"gflops": speed.gflops, "copy_gb_per_s": speed.copy_gb_per_s}
-        else:
-            frameworks[name] = {"failure": speed.failure, **({"missing": True} if speed.missing else {})}
-    return {**asdict(roof), "frameworks": frameworks}
+    content = asdict(roof)
+    for name, speed in content["frameworks"].items():
+        content["frameworks"][name] = {field: value for field, value in speed.items() if value not in (None, False)}
+    return content
 
 
 def _ratio_to_json(comparison: Comparison) -> dict[str, Any]:
@@ -122,6 +110,8 @@ def from_json(document: Mapping[str, Any]) -> Report:
     _ = (document["noise_floor"] or 0.0) + 0.0  # computed again from the ratios
     environment: dict[str, Any] = dict(document["environment"])
     _ = environment["packages"].items()
+    surroundings = {name: environment.pop(name, {}) for name in ("machine", "settings", "workers", "others")}
+    machine = MachineState(**surroundings.pop("machine"))
     models = {
         name: ModelRecord(model["weights_digest"], dict(model["config"])) for name, model in document["models"].items()
     }
@@ -129,13 +119,7 @@ def from_json(document: Mapping[str, Any]) -> Report:
     _ = [models[result.case.cell.model] for result in results]
     return Report(
         models=models,
-        surroundings=Surroundings(
-            {name: value for name, value in environment.items() if name not in _SURROUNDINGS},
-            MachineState(**environment.get("machine", {})),
-            environment.get("settings", {}),
-            environment.get("workers", {}),
-            environment.get("others", {}),
-        ),
+        surroundings=Surroundings(environment, machine, **surroundings),
         rooflines=[_roofline_from_json(roof) for roof in document["roofline"]],
         results=results,
         comparisons=[
@@ -182,12 +166,5 @@ def _rounds(case: Mapping[str, Any]) -> list[list[float]]:
 
 def _roofline_from_json(roof: Mapping[str, Any]) -> Roofline:
     speeds = {name: FrameworkSpeed(**speed) for name, speed in roof["frameworks"].items()}
-    return Roofline(
-        roof["dtype"],
-        roof["device"],
-        roof["threads"],
-        roof.get("size"),
-        roof["gflops"],
-        roof["copy_gb_per_s"],
-        speeds,
-    )
+    fields: dict[str, Any] = {"size": None, **roof, "frameworks": speeds}
+    return Roofline(**fields)

@@ -7,8 +7,8 @@ import importlib.resources
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from triglot.bench.run.cases import Cell
@@ -16,8 +16,8 @@ from triglot.shared import files
 from triglot.shared.errors import OutputError, TriglotError
 
 from . import document, tables
-from .comparison import Changes
-from .report import Report, Result, Row
+from .comparison import NO_CHANGES, Changes
+from .report import Report, Result, Table
 from .statistics import noise_floor
 
 
@@ -30,15 +30,17 @@ class _Plot:
 
 @dataclass
 class _Section:
+    """The plots of a grid, or the table and the plots of a cell. ``rows`` holds the status and texts of each row."""
+
     title: str
+    columns: Sequence[str] = ()
+    rows: Sequence[tuple[str, Sequence[str]]] = ()
+    notes: str = ""
     plots: list[_Plot] = field(default_factory=list[_Plot])
 
-
-@dataclass
-class _CellSection(_Section):
-    columns: Sequence[str] = ()
-    rows: Sequence[tuple[str, Sequence[str]]] = ()  # status and texts of each row
-    notes: str = ""
+    def add(self, title: str, text: str, svg: str) -> None:
+        """Add a plot."""
+        self.plots.append(_Plot(title, text, svg))
 
 
 def check_page(path: Path) -> None:
@@ -52,18 +54,13 @@ def check_page(path: Path) -> None:
     files.check_target(path)
 
 
-def write_page(report: Report, path: Path, changes: Changes | None = None) -> None:
-    """Write the page of a report and, if there are any, of the changes since an earlier one.
-
-    Raises:
-        OutputError: see ``check_page``.
-    """
-    check_page(path)
+def write_page(report: Report, path: Path, changes: Changes = NO_CHANGES) -> None:
+    """Write the page of a report and, if there are any, of the changes since an earlier one."""
     with files.writing(path) as file:
         file.write(render(report, changes).encode())
 
 
-def render(report: Report, changes: Changes | None = None) -> str:
+def render(report: Report, changes: Changes = NO_CHANGES) -> str:
     """Return the page of a report as HTML."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 (an extra)
 
@@ -71,11 +68,13 @@ def render(report: Report, changes: Changes | None = None) -> str:
 
     source = importlib.resources.files("triglot.bench.report").joinpath("bench.html.jinja").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
-    rows_of_cells = report.tables()
-    timed = [row.result for rows in rows_of_cells.values() for row in rows if row.result.status == "ok"]
+    cell_tables = report.tables()
+    timed = [row.result for table in cell_tables for row in table.rows if row.result.status == "ok"]
     grids = _grid_sections(timed)
-    cells = [_cell_section(report, cell, rows) for cell, rows in rows_of_cells.items()]
-    _separate_ids(plot for section in (*grids, *cells) for plot in section.plots)
+    cells = [_cell_section(report, table) for table in cell_tables]
+    for number, plot in enumerate(plot for section in (*grids, *cells) for plot in section.plots):
+        # All plots share one page, so each needs ids of its own.
+        plot.svg = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot.svg)
     frameworks = {plots.framework(result) for result in timed}
     return template.render(
         models=", ".join(report.models),
@@ -83,8 +82,8 @@ def render(report: Report, changes: Changes | None = None) -> str:
         facts=_facts(report),
         colours={name: colour for name, colour in plots.COLOURS.items() if name in frameworks},
         change_columns=tables.CHANGE_COLUMNS,
-        changes=[tables.change_cells(change) for change in changes.cases] if changes else [],
-        differences=changes.differences if changes else [],
+        changes=[tables.change_cells(change) for change in changes.cases],
+        differences=changes.differences,
         grids=grids,
         cells=cells,
         packages=sorted(report.surroundings.environment.get("packages", {}).items()),
@@ -125,68 +124,55 @@ def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
     from . import plots  # noqa: PLC0415 (matplotlib)
 
     sections: list[_Section] = []
-    grids: dict[tuple[object, ...], list[Result]] = {}
-    for result in timed:
-        cell = result.case.cell
-        shared = (cell.model, cell.workload, cell.dtype, cell.device, cell.threads, cell.order, cell.fill)
-        grids.setdefault(shared, []).append(result)
-    for results in grids.values():
-        for axis, other in (("batch", "length"), ("length", "batch")):
-            for fixed in sorted({getattr(result.case.cell, other) for result in results}):
-                line = [result for result in results if getattr(result.case.cell, other) == fixed]
-                if len({getattr(result.case.cell, axis) for result in line}) < 2:
-                    continue
-                cell = line[0].case.cell
-                fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
-                place = tables.where(cell.dtype, cell.device, cell.threads)
-                section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {other} {fixed}{fill}, {place}")
-                text = "Lower is better. Dashed: stock encoders; pale: the other frameworks."
-                section.plots.append(_Plot("Latency", text, plots.curves(line, axis, "latency")))
-                if all(result.tokens_per_second for result in line):
-                    text = "Higher is better. Only real tokens count."
-                    section.plots.append(_Plot("Throughput", text, plots.curves(line, axis, "throughput")))
-                sections.append(section)
+    lines: dict[tuple[str, Cell], list[Result]] = {}  # the results that differ in arm and along the axis
+    for axis in ("batch", "length"):
+        for result in timed:
+            lines.setdefault((axis, replace(result.case.cell, **{axis: 0})), []).append(result)
+    for (axis, cell), line in lines.items():
+        if len({getattr(result.case.cell, axis) for result in line}) < 2:
+            continue
+        fixed = f"length {cell.length}" if axis == "batch" else f"batch {cell.batch}"
+        fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
+        place = tables.where(cell.dtype, cell.device, cell.threads)
+        section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {fixed}{fill}, {place}")
+        text = "Lower is better. Dashed: stock encoders; pale: the other frameworks."
+        section.add("Latency", text, plots.curves(line, axis, "latency"))
+        if all(result.tokens_per_second for result in line):
+            section.add(
+                "Throughput", "Higher is better. Only real tokens count.", plots.curves(line, axis, "throughput")
+            )
+        sections.append(section)
     return sections
 
 
-def _cell_section(report: Report, cell: Cell, rows: Sequence[Row]) -> _CellSection:
+def _cell_section(report: Report, table: Table) -> _Section:
     from . import plots  # noqa: PLC0415 (matplotlib)
 
-    timed = [row for row in rows if row.result.status == "ok"]
+    timed = [row for row in table.rows if row.result.status == "ok"]
     results = [row.result for row in timed]
-    columns, texts = tables.used_columns(rows)
-    section = _CellSection(
-        tables.title(cell),
-        columns=columns,
-        rows=[(row.result.status, row_texts) for row, row_texts in zip(rows, texts, strict=True)],
-        notes=tables.notes(report, cell),
-    )
+    columns, texts = tables.used_columns(table.rows)
+    rows = [(row.result.status, row_texts) for row, row_texts in zip(table.rows, texts, strict=True)]
+    section = _Section(tables.title(table.cell), columns, rows, tables.notes(table, report.surroundings))
     if timed:
-        section.plots.append(_Plot("Latency", "Lower is better.", plots.latencies(results)))
+        section.add("Latency", "Lower is better.", plots.latencies(results))
     if any(row.ratio for row in timed):
-        twin = report.twin_ratio(cell)
-        floor = noise_floor([twin] if twin else [])
+        floor = noise_floor([table.twin] if table.twin else [])
         noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
-        text = f"Relative to {report.baseline(cell)}, which took turns with it: left of 1 is faster. {noise}"
-        section.plots.append(_Plot("Ratios", text, plots.ratios(timed, floor or 0.0)))
-    roof = report.roofline_of(cell)
-    if roof and roof.gflops and roof.copy_gb_per_s and any(map(plots.has_roofline_point, results)):
+        text = f"Relative to {table.baseline}, which took turns with it: left of 1 is faster. {noise}"
+        section.add("Ratios", text, plots.ratios(timed, floor or 0.0))
+    roof = report.roofline_of(table.cell)
+    points = [result for result in results if result.useful_gflops and result.flops_per_byte]
+    if roof and roof.gflops and roof.copy_gb_per_s and points:
         text = (
             "How close each arm comes to what the hardware reached in the same run. The traffic is the least that is "
             "possible: each weight once, and the vectors into and out of each layer."
         )
-        section.plots.append(_Plot("Roofline", text, plots.roofline(results, roof.gflops, roof.copy_gb_per_s)))
+        section.add("Roofline", text, plots.roofline(points, roof.gflops, roof.copy_gb_per_s))
     if timed:
         text = "Lower is better. Framework, weights and activations."
-        section.plots.append(_Plot("Memory", text, plots.memory(results)))
-        section.plots.append(_Plot("Cold start", "Lower is better.", plots.cold_starts(results)))
+        section.add("Memory", text, plots.memory(results))
+        section.add("Cold start", "Lower is better.", plots.cold_starts(results))
     return section
-
-
-def _separate_ids(plots: Iterable[_Plot]) -> None:
-    """Give the elements of each plot ids of its own, because all plots share one page."""
-    for number, plot in enumerate(plots):
-        plot.svg = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot.svg)
 
 
 def main() -> None:
@@ -196,6 +182,7 @@ def main() -> None:
         sys.exit(2)
     result, target = map(Path, sys.argv[1:])
     try:
+        check_page(target)
         write_page(document.read(result), target)
     except TriglotError as error:
         sys.stderr.write(f"triglot: {error}\n")

@@ -4,6 +4,7 @@
 # The stubs of matplotlib are too loose for strict checks.
 
 import io
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from .report import Result, Row
 COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d", "onnxruntime": "#6b7280"}
 PARTS = (("import", "#94a3b8"), ("load and build", "#64748b"), ("compile", "#1e293b"))  # of a cold start
 _BAR = 0.3  # height in inches
-_MARKERS = "osD^vP*"
 
 
 def framework(result: Result) -> str:
@@ -42,7 +42,7 @@ def ratios(rows: Sequence[Row], floor: float) -> str:
     for place, (result, ratio) in enumerate(compared):
         axes.plot([ratio.low, ratio.high], [place, place], color=_colour(result), linewidth=3, solid_capstyle="butt")
         axes.plot(ratio.median, place, "o", color=_colour(result), markersize=5)
-        _beside(axes, ratio.high, place, f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+        _note(axes, ratio.high, place, f"{ratio:.2f}")
     low = min([ratio.low for _, ratio in compared] + [1 / (1 + floor)])
     high = max([ratio.high for _, ratio in compared] + [1 + floor])
     axes.set_xlim(low / 1.1, high * (high / low) ** 0.35 * 1.1)
@@ -57,7 +57,7 @@ def latencies(results: Sequence[Result]) -> str:
     for place, (result, latency) in enumerate(shown):
         axes.barh(place, latency.p50, color=_colour(result), height=0.6)
         axes.plot([latency.p50, latency.p90], [place, place], color="black", linewidth=1)
-        _beside(axes, latency.p90, place, f"{_digits(latency.p50)} (90 %: {_digits(latency.p90)})")
+        _note(axes, latency.p90, place, f"{_digits(latency.p50)} (90 %: {_digits(latency.p90)})")
     axes.set_xlim(0, 1.3 * max(latency.p90 for _, latency in shown))
     return _svg(figure, "Latency of each arm")
 
@@ -65,14 +65,13 @@ def latencies(results: Sequence[Result]) -> str:
 def memory(results: Sequence[Result]) -> str:
     """Plot the peak memory of each arm: of the device, or above an idle worker."""
     on_device = results[0].case.cell.device != "cpu"
-    peaks = {id(result): result.peak_device_mb if on_device else result.peak_rss_mb for result in results}
-    shown = [(result, peak) for result in results if (peak := peaks[id(result)]) is not None]
-    where = "of the device" if on_device else "above an idle worker"
-    figure, axes = _rows([result for result, _ in shown], f"peak memory {where} (MiB)")
-    for place, (result, peak) in enumerate(shown):
+    field, where = ("peak_device_mb", "of the device") if on_device else ("peak_rss_mb", "above an idle worker")
+    peaks = [(result, getattr(result, field)) for result in results if getattr(result, field) is not None]
+    figure, axes = _rows([result for result, _ in peaks], f"peak memory {where} (MiB)")
+    for place, (result, peak) in enumerate(peaks):
         axes.barh(place, peak, color=_colour(result), height=0.6)
-        _beside(axes, peak, place, f"{peak:,.0f}")
-    axes.set_xlim(0, 1.15 * max([peak for _, peak in shown], default=1))
+        _note(axes, peak, place, f"{peak:,.0f}")
+    axes.set_xlim(0, 1.15 * max([peak for _, peak in peaks], default=1))
     return _svg(figure, "Peak memory of each arm")
 
 
@@ -84,7 +83,7 @@ def cold_starts(results: Sequence[Result]) -> str:
         for seconds, (_, shade) in zip(result.cold_start, PARTS, strict=True):
             axes.barh(place, seconds, left=start, color=shade, height=0.6)
             start += seconds
-        _beside(axes, start, place, f"{start:.1f}")
+        _note(axes, start, place, f"{start:.1f}")
     axes.set_xlim(0, 1.15 * max(sum(result.cold_start) for result in results))
     for label, shade in PARTS:
         axes.barh(0, 0, color=shade, label=label)
@@ -92,40 +91,29 @@ def cold_starts(results: Sequence[Result]) -> str:
     return _svg(figure, "Cold start of each arm, in parts")
 
 
-def has_roofline_point(result: Result) -> bool:
-    """Return whether the useful work of a result, and its traffic, are known."""
-    return bool(result.useful_gflops and result.flops_per_byte)
-
-
 def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> str:
     """Plot useful work over the least traffic that it takes, below what the hardware reached."""
     points = [
         (result.flops_per_byte or 0.0, result.useful_gflops or 0.0, result.case.arm, _colour(result))
         for result in results
-        if has_roofline_point(result)
     ]
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     ridge = gflops / copy_gb_per_s
     left = min([ridge / 8, *(x / 2 for x, *_ in points)])
     right = max([ridge * 8, *(x * 2 for x, *_ in points)])
-    line = np.array([left, ridge, right])
-    reached = np.minimum(line * copy_gb_per_s, gflops)
-    axes.plot(line, reached, color="black", linewidth=1.5)
+    axes.plot([left, ridge, right], [left * copy_gb_per_s, gflops, gflops], color="black", linewidth=1.5)
     for x, y, _, colour in points:
         axes.plot(x, y, "o", color=colour, markersize=5)
-    bottom = min([*(y for _, y, *_ in points), reached[0]]) / 1.5
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, 2 * gflops)
-    _note(axes, ridge, gflops, f"matrix product: {gflops:,.0f} GFLOP/s", (0, 8), "left")
-    _note(axes, left, reached[0], f"memory: {copy_gb_per_s:,.0f} GB/s", (16, 0), "left")
+    bottom = min([*(y for _, y, *_ in points), left * copy_gb_per_s]) / 1.5
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, 2 * gflops))
+    axes.set(xlabel="operations per byte that has to be moved (FLOP/byte, log scale)")
+    axes.set(ylabel="useful work (GFLOP/s, log scale)")
+    _note(axes, ridge, gflops, f"matrix product: {gflops:,.0f} GFLOP/s", (0, 8))
+    _note(axes, left, left * copy_gb_per_s, f"memory: {copy_gb_per_s:,.0f} GB/s", (16, 0))
     _label_ends(axes, right, points)
     _plain(axes.yaxis, bottom, 2 * gflops)
     _plain(axes.xaxis, left, right)
-    axes.set_xlabel("operations per byte that has to be moved (FLOP/byte, log scale)")
-    axes.set_ylabel("useful work (GFLOP/s, log scale)")
     _open(axes)
     return _svg(figure, "Roofline")
 
@@ -142,22 +130,19 @@ def curves(results: Sequence[Result], axis: str, value: str) -> str:
     values = [_value(result, value) for result in results]
     bottom, top = min(values) / 1.3, max(values) * 1.3
     for axes, name in zip(panels, frameworks, strict=True):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        own = [line for line in lines.values() if framework(line[0]) == name]
-        for line in lines.values():
-            if framework(line[0]) != name:
-                axes.plot(*_coordinates(line, axis, value), color="0.88", linewidth=1, zorder=0)
+        markers = itertools.cycle("osD^vP*")
         ends: list[tuple[float, float, str, str]] = []
-        for number, line in enumerate(own):
-            x, y = _coordinates(line, axis, value)
-            style = "--" if ARMS[line[0].case.arm].peer else "-"
-            marker = _MARKERS[number % len(_MARKERS)]
-            axes.plot(x, y, style, color=_colour(line[0]), linewidth=1.4, marker=marker, markersize=4)
+        for arm, line in lines.items():
+            x, y = [getattr(result.case.cell, axis) for result in line], [_value(result, value) for result in line]
+            if ARMS[arm].framework != name:
+                axes.plot(x, y, color="0.88", linewidth=1, zorder=0)
+                continue
+            style = "--" if ARMS[arm].peer else "-"
+            axes.plot(x, y, style, color=COLOURS[name], linewidth=1.4, marker=next(markers), markersize=4)
             if x[-1] == points[-1]:
-                ends.append((x[-1], y[-1], line[0].case.arm.removeprefix(f"triglot-{name}-"), _colour(line[0])))
+                ends.append((x[-1], y[-1], arm.removeprefix(f"triglot-{name}-"), COLOURS[name]))
+        axes.set(xscale="log", yscale="log", ylim=(bottom, top))
         axes.set_xlim(points[0] / 1.15, points[-1] * (points[-1] / points[0]) ** 0.1)
-        axes.set_ylim(bottom, top)
         _label_ends(axes, axes.get_xlim()[1], ends)
         axes.xaxis.set_major_locator(FixedLocator(points))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -174,10 +159,6 @@ def _value(result: Result, value: str) -> float:
     if value == "throughput":
         return result.tokens_per_second or 0.0
     return result.latency_ms.p50 if result.latency_ms else 0.0
-
-
-def _coordinates(line: Sequence[Result], axis: str, value: str) -> tuple[list[float], list[float]]:
-    return [getattr(result.case.cell, axis) for result in line], [_value(result, value) for result in line]
 
 
 def _rows(results: Sequence[Result], label: str) -> tuple[Figure, Axes]:
@@ -207,13 +188,9 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _beside(axes: Axes, x: float, y: float, text: str) -> None:
-    _note(axes, x, y, text, (5, 0), "left")
-
-
-def _note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float], side: str) -> None:
-    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=9, va="center", ha=side,
-                  annotation_clip=False)  # fmt: skip
+def _note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float] = (5, 0)) -> None:
+    """Put a text beside a point, ``offset`` points away."""
+    axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=9, va="center", annotation_clip=False)
 
 
 def _label_ends(axes: Axes, x: float, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.052) -> None:

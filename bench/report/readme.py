@@ -31,15 +31,15 @@ def with_table(text: str, result: Path) -> str:
 
 def short_table(report: Report) -> str:
     """Return the fastest arms of the first cell as a Markdown table, sorted by the ratio to the baseline."""
-    cell, rows = next(iter(report.tables().items()))
-    fastest = [row for row in rows if row.result.status == "ok"][:ROWS]
+    table = report.tables()[0]
+    fastest = [row for row in table.rows if row.result.status == "ok"][:ROWS]
     places = [tables.COLUMNS.index(column) for column in COLUMNS]
     texts = [[texts[place] for place in places] for texts in map(tables.cells, fastest)]
     lines = [
-        f"**{tables.title(cell)}**",
+        f"**{tables.title(table.cell)}**",
         "",
-        f"The {len(fastest)} fastest of {len(rows)} arms, sorted by their time relative to the baseline, "
-        f"{report.baseline(cell)}:",
+        f"The {len(fastest)} fastest of {len(table.rows)} arms, sorted by their time relative to the baseline, "
+        f"{table.baseline}:",
         "",
         *tables.markdown_table(COLUMNS, texts),
     ]

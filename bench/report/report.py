@@ -112,6 +112,30 @@ class Row:
     roofline_share: float | None
 
 
+@dataclass(frozen=True)
+class Table:
+    """The results in a cell, and the baseline of their ratios: preferably an arm that did not fail.
+
+    ``twin`` is the ratio of the baseline's twin to the baseline; None if it was not measured. With
+    ``has_other_baselines``, some ratios are relative to a baseline that was replaced.
+    """
+
+    cell: Cell
+    rows: list[Row]
+    baseline: str | None
+    twin: Ratio | None
+    has_other_baselines: bool
+
+    @property
+    def unsteadiness(self) -> float:
+        """How many times as long the baseline took in its slow rounds as in its fast ones; 1 if not known."""
+        for row in self.rows:
+            if row.is_baseline and len(row.result.rounds) > 1:
+                fast, slow = np.percentile([np.median(samples) for samples in row.result.rounds], [10, 90])
+                return float(slow / fast)
+        return 1.0
+
+
 @dataclass
 class Report:
     """Everything that a benchmark found."""
@@ -148,56 +172,34 @@ class Report:
         roof = self.roofline_of(result.case.cell)
         return roof.share(result.useful_gflops) if roof is not None else None
 
-    def tables(self) -> dict[Cell, list[Row]]:
-        """Return the rows of each cell, without twins: the fastest first, by their ratio, and those without times last.
+    def tables(self) -> list[Table]:
+        """Return the table of each cell, without twins: the fastest by ratio first, and those without times last.
 
-        A ratio to a baseline other than the cell's last one is left out.
+        A ratio to a baseline other than that of the table is left out.
         """
-        members: dict[Cell, list[Result]] = {}
-        for result in self.results:
-            if not result.case.is_twin:
-                members.setdefault(result.case.cell, []).append(result)
-        return {cell: self._rows(cell, results) for cell, results in members.items()}
+        cells = dict.fromkeys(result.case.cell for result in self.results if not result.case.is_twin)
+        return [self._table(cell) for cell in cells]
 
-    def _rows(self, cell: Cell, results: Sequence[Result]) -> list[Row]:
-        baseline = f"{self.baseline(cell)}/{cell.id}"
-        ratios = {
-            comparison.a: comparison.ratio
-            for comparison in self.comparisons
-            if not comparison.is_twin and comparison.b == baseline
-        }
+    def _table(self, cell: Cell) -> Table:
+        comparisons = [comparison for comparison in self.comparisons if comparison.cell == cell.id]
+        failed = {result.case.id for result in self.results if result.status != "ok"}
+        baseline = min((comparison.b for comparison in comparisons), key=lambda case: case in failed, default=None)
+        ratios = {comparison.a: comparison.ratio for comparison in comparisons if comparison.b == baseline}
         rows = [
             Row(result, ratios.get(result.case.id), result.case.id == baseline, self.roofline_share(result))
-            for result in results
+            for result in self.results
+            if result.case.cell == cell and not result.case.is_twin
         ]
-        medians = [row.result.latency_ms.p50 for row in rows if row.is_baseline and row.result.latency_ms is not None]
-        return sorted(rows, key=lambda row: _position(row, medians[0] if medians else 1.0))
-
-    def baseline(self, cell: Cell) -> str | None:
-        """Return the arm that the ratios of ``cell`` are relative to, preferably one that did not fail."""
-        baselines = [comparison.b for comparison in self.comparisons if comparison.cell == cell.id]
-        failed = {result.case.id for result in self.results if result.status != "ok"}
-        return min(baselines, key=lambda case: case in failed).split("/")[0] if baselines else None
-
-    def has_other_baselines(self, cell: Cell) -> bool:
-        """Return whether some ratios of ``cell`` are relative to a baseline that was replaced."""
-        return len({comparison.b for comparison in self.comparisons if comparison.cell == cell.id}) > 1
-
-    def twin_ratio(self, cell: Cell) -> Ratio | None:
-        """Return the ratio of the baseline's twin to the baseline; None if it was not measured."""
-        baseline = f"{self.baseline(cell)}/{cell.id}"
-        twins = [comparison.ratio for comparison in self.comparisons if comparison.is_twin and comparison.b == baseline]
-        return twins[0] if twins else None
-
-    def unsteadiness(self, cell: Cell) -> float:
-        """Return how many times as long the baseline took in its slow rounds as in its fast ones; 1 if not known."""
-        baseline = Case(self.baseline(cell) or "", cell).id
-        for result in self.results:
-            if result.case.id == baseline and len(result.rounds) > 1:
-                medians = [float(np.median(samples)) for samples in result.rounds]
-                fast, slow = np.percentile(medians, [10, 90])
-                return float(slow / fast)
-        return 1.0
+        latencies = [row.result.latency_ms.p50 for row in rows if row.is_baseline and row.result.latency_ms is not None]
+        baseline_ms = latencies[0] if latencies else 1.0
+        arm = baseline.split("/")[0] if baseline else None
+        return Table(
+            cell,
+            sorted(rows, key=lambda row: _position(row, baseline_ms)),
+            arm,
+            twin=ratios.get(Case(arm, cell, is_twin=True).id) if arm else None,
+            has_other_baselines=any(comparison.b != baseline for comparison in comparisons),
+        )
 
 
 def _position(row: Row, baseline_ms: float) -> tuple[bool, float, int]:

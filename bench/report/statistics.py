@@ -53,6 +53,10 @@ class Ratio:
         half = np.log(self.high / max(self.low, 1e-9)) / 2
         return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
 
+    def __format__(self, digits: str) -> str:
+        """Return the ratio and its interval as text; ``digits`` is the format of each number, such as ".2f"."""
+        return f"{self.median:{digits}} ({self.low:{digits}} to {self.high:{digits}})"
+
 
 def percentiles(samples: Sequence[float]) -> Percentiles:
     """Summarise samples."""
@@ -64,23 +68,15 @@ def percentiles(samples: Sequence[float]) -> Percentiles:
 def paired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
     """Return the ratio of two cases that took turns, from their samples in each round.
 
-    The logarithms of the ratios are resampled with replacement. The bootstrap of a median of few values is coarse, and
-    too narrow by the square root of n / (n - 1), so its spread is widened by that factor.
-
     Raises:
         ValueError: there are no rounds, or the numbers of rounds differ.
     """
     if not numerator or len(numerator) != len(denominator):
         raise ValueError(f"got {len(numerator)} rounds against {len(denominator)}, expected as many and at least one")
-    logarithms = np.log(
-        [np.median(above) / np.median(below) for above, below in zip(numerator, denominator, strict=True)]
-    )
-    middle = float(np.median(logarithms))
-    count = len(logarithms)
-    if count == 1:
+    ratios = [np.median(above) / np.median(below) for above, below in zip(numerator, denominator, strict=True)]
+    middle, spread = _resample(np.log(ratios), np.random.default_rng(0))
+    if len(ratios) == 1:
         return Ratio(float(np.exp(middle)), 0.0, float("inf"))
-    drawn = np.random.default_rng(0).choice(logarithms, (RESAMPLES, count))
-    spread = (np.median(drawn, axis=1) - middle) * (count / (count - 1)) ** 0.5
     return _with_interval(middle, spread)
 
 
@@ -93,15 +89,21 @@ def unpaired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[S
     if not numerator or not denominator:
         raise ValueError("there are no rounds to compare")
     generator = np.random.default_rng(0)
-    spreads: list[Array] = []
-    middles: list[float] = []
-    for rounds in (numerator, denominator):
-        logarithms = np.log([np.median(samples) for samples in rounds])
-        count = len(logarithms)
-        middles.append(float(np.median(logarithms)))
-        spread = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1) - middles[-1]
-        spreads.append(spread * (count / max(1, count - 1)) ** 0.5)
-    return _with_interval(middles[0] - middles[1], spreads[0] - spreads[1])
+    (above, spread_above), (below, spread_below) = (
+        _resample(np.log([np.median(samples) for samples in rounds]), generator) for rounds in (numerator, denominator)
+    )
+    return _with_interval(above - below, spread_above - spread_below)
+
+
+def _resample(logarithms: Array, generator: np.random.Generator) -> tuple[float, Array]:
+    """Return the median, and the differences from it of the medians of values drawn with replacement.
+
+    The bootstrap of a median of few values is coarse, and too narrow by the square root of n / (n - 1), so the
+    differences are widened by that factor.
+    """
+    middle, count = float(np.median(logarithms)), len(logarithms)
+    medians = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1)
+    return middle, (medians - middle) * (count / max(1, count - 1)) ** 0.5
 
 
 def _with_interval(middle: float, spread: Array) -> Ratio:
@@ -110,12 +112,12 @@ def _with_interval(middle: float, spread: Array) -> Ratio:
     return Ratio(*(float(np.exp(value)) for value in (middle, *bounds)))
 
 
-def is_steady(windows: Sequence[Sequence[float]], tolerance: float = 0.05) -> bool:
-    """Return whether warm-up is over: of at least three windows, the last two have medians this close."""
+def is_steady(windows: Sequence[Sequence[float]]) -> bool:
+    """Return whether warm-up is over: of at least three windows, the last two have medians within 5 %."""
     if len(windows) < 3:
         return False
     before, after = np.median(windows[-2]), np.median(windows[-1])
-    return bool(abs(after - before) < tolerance * before)
+    return bool(abs(after - before) < 0.05 * before)
 
 
 def noise_floor(twins: Iterable[Ratio]) -> float | None:

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
+from rich.table import Column
 from rich.text import Text
 
 from triglot.bench.machine import load
 from triglot.bench.run.batches import SENTENCE_BATCHES
 from triglot.bench.run.cases import Cell
-from triglot.shared.console import console, table
+from triglot.shared import console
 
-from .comparison import Change, Changes
-from .report import Report, Row
-from .statistics import Ratio
+from .comparison import NO_CHANGES, Change, Changes
+from .report import Report, Row, Surroundings, Table
 
 COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the baseline", "cold start, s", "MiB")
 CHANGE_COLUMNS = ("case", "times as long as before", "verdict")
@@ -39,7 +39,6 @@ def cells(row: Row) -> list[str]:
     if result.status != "ok" or result.latency_ms is None:
         return [result.case.arm, f"{result.status}: {result.failure}", *[""] * (len(COLUMNS) - 2)]
     device = f" (GPU {result.device_ms.p50:.2f})" if result.device_ms else ""
-    baseline = "1" if row.is_baseline else ""
     return [
         result.case.arm,
         result.parity.verdict if result.parity else "",
@@ -47,7 +46,7 @@ def cells(row: Row) -> list[str]:
         f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
         _number(result.useful_gflops) if result.useful_gflops else "",
         f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
-        _ratio(row.ratio) if row.ratio else baseline,
+        f"{row.ratio:.2f}" if row.ratio else "1" if row.is_baseline else "",
         f"{sum(result.cold_start):.1f}",
         f"{result.peak_rss_mb or 0:,.0f}",
     ]
@@ -56,10 +55,6 @@ def cells(row: Row) -> list[str]:
 def _number(value: float) -> str:
     """Return a whole number, or three digits if the number is small."""
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
-
-
-def _ratio(ratio: Ratio) -> str:
-    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def used_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -71,43 +66,42 @@ def used_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def change_cells(change: Change) -> list[str]:
     """Return the text of each of ``CHANGE_COLUMNS``."""
-    return [change.id, _ratio(change.ratio) if change.ratio else change.reason, change.verdict]
+    return [change.id, f"{change.ratio:.2f}" if change.ratio else change.reason, change.verdict]
 
 
-def notes(report: Report, cell: Cell) -> str:
-    """Say what a reader must know to interpret the numbers of a cell."""
-    baseline = report.baseline(cell)
-    parts = [f"Ratios are relative to {baseline}; below 1 is faster."] if baseline else []
-    if report.has_other_baselines(cell):
+def notes(table: Table, surroundings: Surroundings) -> str:
+    """Say what a reader must know to interpret the numbers of a table."""
+    parts = [f"Ratios are relative to {table.baseline}; below 1 is faster."] if table.baseline else []
+    if table.has_other_baselines:
         parts.append("Ratios to a baseline that failed are only in the JSON.")
-    if twin := report.twin_ratio(cell):
-        parts.append(f"The baseline against its twin: {twin.median:.3f} ({twin.low:.3f} to {twin.high:.3f}).")
-    if any(result.device_ms for result in report.results if result.case.cell == cell):
+    if table.twin:
+        parts.append(f"The baseline against its twin: {table.twin:.3f}.")
+    if any(row.result.device_ms for row in table.rows):
         parts.append("GPU: from the first work of a call to the last, by the clock of the device.")
-    if variables := report.surroundings.environment.get("variables"):
+    if variables := surroundings.environment.get("variables"):
         settings = ", ".join(f"{name}={value}" for name, value in variables.items())
         parts.append(f"Set in the environment: {settings}.")
-    others = report.surroundings.others.get(cell.id)
+    others = surroundings.others.get(table.cell.id)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")
         if others > load.BUSY:
             parts.append("The machine was busy: measure again when it is idle.")
-    if (unsteadiness := report.unsteadiness(cell)) > load.STEADY:
+    if table.unsteadiness > load.STEADY:
         parts.append(
-            f"The speed of the machine varied by a factor of {unsteadiness:.2f} (10th to 90th percentile of the rounds "
-            f"of {baseline}). Trust the ratios, which compare times of the same moments, more than single times."
+            f"The speed of the machine varied by a factor of {table.unsteadiness:.2f} (10th to 90th percentile of the "
+            f"rounds of {table.baseline}). Trust the ratios, which compare times of the same moments, more "
+            "than single times."
         )
     return " ".join(parts)
 
 
-def markdown(report: Report, changes: Changes | None = None) -> str:
+def markdown(report: Report, changes: Changes = NO_CHANGES) -> str:
     """Return a table for each cell and, if there are any, the changes since an earlier report."""
     lines: list[str] = []
-    for cell, rows in report.tables().items():
-        columns, texts = used_columns(rows)
-        lines += [f"**{title(cell)}**", "", *markdown_table(columns, texts), ""]
-        lines += [notes(report, cell), ""]
-    if changes is not None and changes.cases:
+    for table in report.tables():
+        lines += [f"**{title(table.cell)}**", "", *markdown_table(*used_columns(table.rows)), ""]
+        lines += [notes(table, report.surroundings), ""]
+    if changes.cases:
         lines += ["**Since the earlier report**", ""]
         lines += [*markdown_table(CHANGE_COLUMNS, [change_cells(change) for change in changes.cases]), ""]
         lines += [f"- also, {difference}" for difference in changes.differences]
@@ -122,47 +116,40 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 def print_report(report: Report) -> None:
     """Print what the hardware can do, then a table for each cell."""
-    screen = console()
+    screen = console.console()
     for roof in report.rooflines:
         if roof.gflops:
             place = where(roof.dtype, roof.device, roof.threads)
             screen.print(f"roofline in {place}: {roof.gflops:.0f} GFLOP/s, copies at {roof.copy_gb_per_s:.1f} GB/s")
-    for cell, rows in report.tables().items():
+    for table in report.tables():
         screen.print()
-        screen.print(title(cell))
-        _print_rows(rows)
-        screen.print(notes(report, cell))
+        screen.print(title(table.cell))
+        _print_rows(table.rows)
+        screen.print(notes(table, report.surroundings))
 
 
 def _print_rows(rows: Sequence[Row]) -> None:
     columns, texts = used_columns(rows)
-    shown = table()
-    shown.add_column(columns[0], no_wrap=True)
-    shown.add_column(columns[1])
-    for column in columns[2:]:
-        shown.add_column(column, justify="right", no_wrap=True)
+    timed = console.table(*console.words(columns[0]), columns[1], *console.numbers(*columns[2:]))
     untimed: list[str] = []
-    for row, (arm, verdict, *numbers) in zip(rows, texts, strict=True):
+    for row, (arm, verdict, *measured) in zip(rows, texts, strict=True):
         if row.result.status == "ok":
-            shown.add_row(arm, Text(verdict, "green"), *numbers)
+            timed.add_row(arm, Text(verdict, "green"), *measured)
         else:
             untimed.append(f"{arm} {verdict}")
-    screen = console()
-    if shown.rows:
-        screen.print(shown)
+    screen = console.console()
+    if timed.rows:
+        screen.print(timed)
     for line in untimed:
         screen.print(line)
 
 
 def print_changes(changes: Changes) -> None:
     """Print a line for each case that was timed before, then what else differs."""
-    screen = console()
+    screen = console.console()
     screen.print()
-    shown = table()
     case, ratio, verdict = CHANGE_COLUMNS
-    shown.add_column(case, no_wrap=True)
-    shown.add_column(ratio, justify="right")
-    shown.add_column(verdict)
+    shown = console.table(*console.words(case), Column(ratio, justify="right"), verdict)
     for change in changes.cases:
         *texts, verdict = change_cells(change)
         shown.add_row(*texts, Text(verdict, _CHANGE_STYLES[verdict]))

@@ -111,8 +111,9 @@ def test_an_unsteady_machine_is_noted(slow, is_unsteady):
     baseline.rounds = [[1.0, 1.01]] * 5 + [[slow, slow * 1.01]] * 5
     comparisons = [Comparison(Case("torch-nn", CELL).id, baseline.case.id, Ratio(2.0, 1.9, 2.1))]
     report = Report(MODELS, Surroundings({}), [], [baseline, result_of("torch-nn", 2.0)], comparisons)
-    assert report.unsteadiness(CELL) == pytest.approx(slow)
-    assert ("varied by a factor of 1.50" in tables.notes(report, CELL)) == is_unsteady
+    (table,) = report.tables()
+    assert table.unsteadiness == pytest.approx(slow)
+    assert ("varied by a factor of 1.50" in tables.notes(table, report.surroundings)) == is_unsteady
 
 
 def test_the_clock_of_a_device_is_reported():
@@ -147,11 +148,11 @@ def test_ratios_to_a_dead_baseline_are_not_mixed_with_others():
         Comparison(Case(paired, CELL).id, Case(baseline, CELL).id, Ratio(0.5, 0.4, 0.6)),
     ]
     report = Report(MODELS, Surroundings({}), [], results, comparisons)
-    (rows,) = report.tables().values()
-    assert [row.result.case.arm for row in rows] == [unpaired, paired, baseline, dead]
+    (table,) = report.tables()
+    assert [row.result.case.arm for row in table.rows] == [unpaired, paired, baseline, dead]
     column = tables.COLUMNS.index("times the baseline")
-    assert [tables.cells(row)[column] for row in rows] == ["", "0.50 (0.40 to 0.60)", "1", ""]
-    notes = tables.notes(report, CELL)
+    assert [tables.cells(row)[column] for row in table.rows] == ["", "0.50 (0.40 to 0.60)", "1", ""]
+    notes = tables.notes(table, report.surroundings)
     assert f"relative to {baseline}" in notes
     assert "only in the JSON" in notes
 

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import limit_threads
 from triglot.shared.errors import OutputError, TrainingError
-from triglot.shared.training.plan import Plan
+from triglot.shared.training.plan import Outcome, Plan
 from triglot.shared.training.translation import Score
 
 
@@ -68,6 +69,7 @@ def train(
     since the last checkpoint.
     """
     from triglot import tables  # noqa: PLC0415 (Rich takes longer to import than --help to print)
+    from triglot.shared.console import progress  # noqa: PLC0415
 
     target = _check_training_target(target, resume, model)
     check_target(json_file, model, resume)
@@ -84,10 +86,19 @@ def train(
         "seed": seed,
     }
     checkpoint = models.resolve(model, seed or 0).checkpoint if resume is None else _resumable(resume, model)
-    plan = _plan(checkpoint, {name: value for name, value in options.items() if value is not None})
+    plan = checkpoint.training.plan if checkpoint.training else Plan()
+    # A resumed training keeps its plan: it refuses options that differ.
+    plan = replace(plan, **{name: value for name, value in options.items() if value is not None})
     limit_threads(threads)
     framework_name = framework.value if framework else api.first_framework()
-    with tables.training_progress(steps, quiet=quiet) as on_step, _finish_step_on_interrupt() as interrupts:
+    with progress("training", quiet=quiet) as update, _finish_step_on_interrupt() as interrupts:
+
+        def on_step(step: int, rate: float, outcome: Outcome) -> bool:
+            if update is not None:
+                accuracy = outcome.right / outcome.counted
+                update(step, steps, f"rate {rate:.3g}  loss {outcome.loss:.4f}  accuracy {accuracy:.1%}")
+            return not interrupts
+
         trained = training.train(
             checkpoint,
             framework_name,
@@ -97,7 +108,7 @@ def train(
             save_every=save_every,
             device=device.value,
             dtype=dtype.value if dtype else None,
-            on_step=lambda *step: (on_step is None or on_step(*step)) and not interrupts,
+            on_step=on_step,
         )
     assert trained.training is not None
     if plot is not None:
@@ -142,12 +153,6 @@ def _resumable(path: Path, model: str) -> Checkpoint:
     return checkpoint
 
 
-def _plan(checkpoint: Checkpoint, options: dict[str, Any]) -> Plan:
-    """Return the plan of ``options``. A resumed training keeps its plan: the options may only repeat it."""
-    fields = checkpoint.training.plan.to_dict() if checkpoint.training else {}
-    return Plan(**{**fields, **options})
-
-
 def _report(checkpoint: Checkpoint, framework: str, unseen: Score | None) -> dict[str, Any]:
     """Return what ``--json`` writes, ``triglot.train/1``. ``unseen`` is None for an interrupted training."""
     trained = checkpoint.training
@@ -160,7 +165,7 @@ def _report(checkpoint: Checkpoint, framework: str, unseen: Score | None) -> dic
         "steps": trained.moments.steps,
         "loss": [float(value) for value in trained.history.loss],
         "accuracy": [float(value) for value in trained.history.accuracy],
-        "unseen": {"tokens": unseen.tokens, "sequences": unseen.sequences} if unseen else None,
+        "unseen": asdict(unseen) if unseen else None,
         "weights_digest": checkpoint.digest,
     }
 
