@@ -4,21 +4,21 @@ Each measurement has a fresh process, and ``/proc`` shows what it mapped and rea
 and 6 GB are written to a temporary folder (``TMPDIR``) and removed again.
 """
 
-import json
+import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from triglot.impls import build
 from triglot.impls.model import Model
@@ -40,30 +40,23 @@ _LARGE = replace(_BASE, hidden_size=1024, layers=118, heads=16, feed_forward_siz
 _ONE = "encoder.layers.1.feed_forward.inner.weight"
 
 
-class _Repeated(Mapping[str, Array]):
-    """Tensors that are views of the same random numbers, so that they share their memory."""
+def _repeated(config: ModelConfig) -> dict[str, Array]:
+    """Return tensors that are views of the same random numbers, so that they share their memory."""
+    shapes = {name: parameter.shape for name, parameter in schema.parameters(config).items()}
+    numbers = np.random.default_rng(0).standard_normal(max(map(math.prod, shapes.values())), np.float32)
+    return {name: numbers[: math.prod(shape)].reshape(shape) for name, shape in shapes.items()}
 
-    def __init__(self, config: ModelConfig) -> None:
-        self._shapes = {name: parameter.shape for name, parameter in schema.parameters(config).items()}
-        longest = max(int(np.prod(shape)) for shape in self._shapes.values())
-        self._numbers = np.random.default_rng(0).standard_normal(longest, np.float32)
 
-    def __getitem__(self, name: str) -> Array:
-        shape = self._shapes[name]
-        return self._numbers[: int(np.prod(shape))].reshape(shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return the result of a call, and how many seconds it takes."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return result, time.perf_counter() - start
 
 
 def opening(path: Path) -> dict[str, float]:
     """Return the seconds that ``load`` takes."""
-    start = time.perf_counter()
-    load(path)
-    return {"seconds": time.perf_counter() - start}
+    return {"seconds": _timed(load, path)[1]}
 
 
 def opening_from_disk(path: Path) -> dict[str, float]:
@@ -80,27 +73,17 @@ def sharing(path: Path) -> dict[str, float]:
     before = _process("status", "RssAnon")
     from triglot.impls.pytorch.backend import Backend  # noqa: PLC0415 (only this measurement needs PyTorch)
 
-    times = [time.perf_counter()]
     checkpoint = load(path, "open")
-    times.append(time.perf_counter())
-    model = Model(Backend(checkpoint, "cpu", "float32", "eager"))
-    times.append(time.perf_counter())
-    check_finite(checkpoint, "float32")  # as ``build`` does first
-    times.append(time.perf_counter())
+    model, build_s = _timed(lambda: Model(Backend(checkpoint, "cpu", "float32", "eager")))
+    _, check_s = _timed(check_finite, checkpoint, "float32")  # as ``build`` does first
     parameters: list[Any] = list(model.backend.transformer.parameters())
     ranges = _mapped(path)
-    inside = [
-        parameter
-        for parameter in parameters
-        if any(
-            start <= parameter.data_ptr() and parameter.data_ptr() + parameter.nbytes <= end for start, end in ranges
-        )
-    ]
+    ends = [(parameter.data_ptr(), parameter.data_ptr() + parameter.nbytes) for parameter in parameters]
     return {
-        "build": times[2] - times[1],
-        "check": times[3] - times[2],
+        "build": build_s,
+        "check": check_s,
         "parameters": len(parameters),
-        "inside": len(inside),
+        "inside": sum(any(start <= first and last <= end for start, end in ranges) for first, last in ends),
         "bytes": sum(parameter.nbytes for parameter in parameters),
         "anonymous": _process("status", "RssAnon") - before,
     }
@@ -108,9 +91,7 @@ def sharing(path: Path) -> dict[str, float]:
 
 def verifying(path: Path) -> dict[str, float]:
     """Return the seconds that comparing all tensors with their checksums takes."""
-    start = time.perf_counter()
-    load(path, "full")
-    return {"seconds": time.perf_counter() - start}
+    return {"seconds": _timed(load, path, "full")[1]}
 
 
 def one_tensor(path: Path) -> dict[str, float]:
@@ -119,9 +100,7 @@ def one_tensor(path: Path) -> dict[str, float]:
     checkpoint = load(path)
     before = {name: _process("status", name) for name in ("RssAnon", "RssFile")}
     calls, disk = _process("io", "rchar"), _process("io", "read_bytes")
-    start = time.perf_counter()
-    tensor = checkpoint.tensors[_ONE]  # compares it with its checksum
-    seconds = time.perf_counter() - start
+    tensor, seconds = _timed(checkpoint.tensors.__getitem__, _ONE)  # compares it with its checksum
     grown = sum(_process("status", name) - value for name, value in before.items())
     return {
         "seconds": seconds,
@@ -132,26 +111,18 @@ def one_tensor(path: Path) -> dict[str, float]:
     }
 
 
-MEASUREMENTS: Mapping[str, Callable[[Path], dict[str, float]]] = {
-    function.__name__: function for function in (opening, opening_from_disk, sharing, verifying, one_tensor)
-}
-
-
-def measure(name: str, path: Path, rounds: int = ROUNDS) -> list[dict[str, float]]:
+def measure(
+    measurement: Callable[[Path], dict[str, float]], path: Path, rounds: int = ROUNDS
+) -> list[dict[str, float]]:
     """Repeat a measurement in fresh processes. The first round does not count."""
-    command = [sys.executable, "-m", "triglot.bench.studies.checkpoints", name, str(path)]
-    results = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds + 1)]
-    return [json.loads(result) for result in results[1:]]
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        return list(pool.map(measurement, [path] * (rounds + 1)))[1:]
 
 
 def main() -> None:
     """Write the files, measure, and print a line for each measurement."""
-    if len(sys.argv) == 3:
-        sys.stdout.write(json.dumps(MEASUREMENTS[sys.argv[1]](Path(sys.argv[2]))))
-        return
-    table = Table("measurement", title=f"up to {ROUNDS} fresh processes each")
-    for column in ("median", "best", "limit"):
-        table.add_column(column, justify="right")
+    numbers = [Column(header, justify="right") for header in ("median", "best", "limit")]
+    table = Table("measurement", *numbers, title=f"up to {ROUNDS} fresh processes each")
     with tempfile.TemporaryDirectory() as folder:
         _measure_base(Path(folder) / "base.npz", table)
         _measure_large(Path(folder) / "large.npz", table)
@@ -161,10 +132,10 @@ def main() -> None:
 def _measure_base(path: Path, table: Table) -> None:
     save(Checkpoint(_BASE, initialize(_BASE)), path)
     size = f"bert-base, {path.stat().st_size / 1e6:.0f} MB"
-    table.add_row(f"{size}: open", *_milliseconds(measure("opening", path)), f"{BASE_LIMIT * 1e3:.0f} ms")
-    table.add_row("open, not in memory yet", *_milliseconds(measure("opening_from_disk", path)))
-    table.add_row("verify all checksums", *_milliseconds(measure("verifying", path, 3)))
-    shared = measure("sharing", path, 3)
+    table.add_row(f"{size}: open", *_milliseconds(measure(opening, path)), f"{BASE_LIMIT * 1e3:.0f} ms")
+    table.add_row("open, not in memory yet", *_milliseconds(measure(opening_from_disk, path)))
+    table.add_row("verify all checksums", *_milliseconds(measure(verifying, path, 3)))
+    shared = measure(sharing, path, 3)
     table.add_row("build the PyTorch model on the mapping", *_milliseconds(shared, "build"))
     table.add_row("look for NaN and infinity", *_milliseconds(shared, "check"))
     last = shared[-1]
@@ -174,13 +145,13 @@ def _measure_base(path: Path, table: Table) -> None:
 
 
 def _measure_large(path: Path, table: Table) -> None:
-    save(Checkpoint(_LARGE, _Repeated(_LARGE)), path)
+    save(Checkpoint(_LARGE, _repeated(_LARGE)), path)
     size = f"{len(schema.parameters(_LARGE)):,} tensors, {path.stat().st_size / 1e9:.1f} GB"
-    table.add_row(f"{size}: open", *_milliseconds(measure("opening", path)), f"{LARGE_LIMIT * 1e3:.0f} ms")
-    cold = measure("opening_from_disk", path)
+    table.add_row(f"{size}: open", *_milliseconds(measure(opening, path)), f"{LARGE_LIMIT * 1e3:.0f} ms")
+    cold = measure(opening_from_disk, path)
     table.add_row("open, not in memory yet", *_milliseconds(cold))
     table.add_row("  read from the disk", f"{cold[-1]['read'] / 1e6:.1f} MB")
-    one = measure("one_tensor", path, 3)
+    one = measure(one_tensor, path, 3)
     table.add_row(f"one tensor of {one[-1]['bytes'] / 1e6:.1f} MB", *_milliseconds(one))
     table.add_row("  resident memory grew by", f"{one[-1]['resident'] / 1e6:.1f} MB")
     table.add_row("  read from the disk", f"{one[-1]['disk'] / 1e6:.1f} MB")

@@ -8,16 +8,17 @@ ids; if not, the exit code is 1.
 
 import json
 import statistics
-import subprocess
-import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from triglot import impls
 from triglot.shared import files
@@ -70,31 +71,20 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = ROUNDS,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one per core.")] = None,
     results: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-    worker: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Measure each framework in its own process, and print a line for each."""
-    limit_threads(threads)
-    if worker:
-        assert framework
-        print(json.dumps(measure(framework[0], rounds)))  # noqa: T201
-        return
+    limit_threads(threads)  # of the processes that follow
     if results is not None:
         files.check_target(results)
-    runs: list[dict[str, Any]] = []
-    for name in framework or impls.FRAMEWORKS:
-        command = [sys.executable, "-P", "-m", __spec__.name, "--worker", "--framework", name, "--rounds", str(rounds)]
-        command += ["--threads", str(threads)] if threads else []
-        result = subprocess.run(command, check=False, capture_output=True, text=True)
-        if result.returncode:
-            sys.exit(f"{name} gave no result:\n{result.stderr}")
-        runs.append(json.loads(result.stdout.splitlines()[-1]))
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        runs = list(pool.map(partial(measure, rounds=rounds), framework or impls.FRAMEWORKS))
     if results is not None:
         content = {"schema": "triglot.generation/1", "environment": environment(), "batch": BATCH, "length": LENGTH}
         with files.writing(results) as file:
             file.write(json.dumps({**content, "runs": runs}, indent=1).encode() + b"\n")
-    table = Table("framework", title=f"{BATCH} sentences of {LENGTH} tokens, greedy, compiled, {rounds} rounds")
-    for column in ("cached, ms", "recomputed, ms", "times as fast", "least", "same ids"):
-        table.add_column(column, justify="right")
+    headers = ("cached, ms", "recomputed, ms", "times as fast", "least", "same ids")
+    table = Table("framework", *(Column(header, justify="right") for header in headers))
+    table.title = f"{BATCH} sentences of {LENGTH} tokens, greedy, compiled, {rounds} rounds"
     for row in runs:
         cached, recomputed = (1000 * statistics.median(row[key]) for key in ("kept_s", "anew_s"))
         numbers = (f"{cached:.1f}", f"{recomputed:.1f}", f"{row['times_as_fast']:.1f}", f"{row['least']:.1f}")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 ROUNDS = 11
 
@@ -37,9 +37,8 @@ def measure(rounds: int = ROUNDS) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print a line for each command."""
-    table = Table("command", title=f"seconds from start to end, {ROUNDS} rounds")
-    for column in ("minimum", "median", "maximum"):
-        table.add_column(column, justify="right")
+    numbers = [Column(header, justify="right") for header in ("minimum", "median", "maximum")]
+    table = Table("command", *numbers, title=f"seconds from start to end, {ROUNDS} rounds")
     for name, values in measure().items():
         table.add_row(name, *(f"{value:.3f}" for value in (min(values), statistics.median(values), max(values))))
     Console().print(table)

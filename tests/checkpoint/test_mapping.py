@@ -60,7 +60,7 @@ def test_one_tensor_is_read_without_the_others(make_checkpoint, tmp_path):
     config = replace(recipe("bert-base-tiny"), hidden_size=256, layers=3, heads=4, key_size=64, value_size=64)
     original, path = make_checkpoint(replace(config, feed_forward_size=1024)), tmp_path / "model.npz"
     checkpoint.save(original, path)
-    (cost,) = checkpoints.measure("one_tensor", path, 1)
+    (cost,) = checkpoints.measure(checkpoints.one_tensor, path, 1)
     assert cost["bytes"] == 256 * 1024 * 4
     assert path.stat().st_size > 8 * cost["bytes"]
     # The system reads groups of 16 pages. Half a megabyte is for Python itself.
