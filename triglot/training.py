@@ -1,20 +1,17 @@
 """The public functions for training and translation: ``train``, ``score`` and ``translation``."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from triglot import arguments, impls
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import TrainingError
-from triglot.shared.training.loop import TrainingLoop, evaluate
-from triglot.shared.training.plan import Outcome, Plan, Training
+from triglot.shared.training.loop import OnStep, TrainingLoop, evaluate
+from triglot.shared.training.plan import Plan, Training
 from triglot.shared.training.translation import Score, TranslationTask, translate, write
 
 STEPS = 20_000
 SAVE_EVERY = 1_000
-
-OnStep = Callable[[int, float, Outcome], bool]  # steps made, learning rate, outcome of the step -> continue?
 
 
 def train(
@@ -54,16 +51,10 @@ def train(
     TranslationTask.for_model(checkpoint.config)  # refuse an unsuitable model before a framework is loaded
     plan, dtype = _settings(checkpoint.training, steps, plan, dtype)
     loop = TrainingLoop(impls.build(framework, checkpoint, device=device, dtype=dtype), checkpoint, plan)
-    stopped = False
-
-    def follow(step: int, rate: float, outcome: Outcome) -> bool:
-        nonlocal stopped
-        stopped = on_step is not None and not on_step(step, rate, outcome)
-        return not stopped
-
-    while not stopped and loop.steps < steps:
+    continues = True
+    while continues and loop.steps < steps:
         next_save = loop.steps - loop.steps % save_every + save_every
-        loop.run(min(steps, next_save), follow)
+        continues = loop.run(min(steps, next_save), on_step)
         if target is not None:
             checkpoints.save(loop.checkpoint(), target)
     return loop.checkpoint()

@@ -39,7 +39,11 @@ def to_json(report: Report) -> dict[str, Any]:
         "roofline": [_roofline_to_json(roof) for roof in report.rooflines],
         "noise_floor": report.noise_floor,
         "cases": [_case_to_json(result, report.roofline_share(result)) for result in report.results],
-        "ratios": [_ratio_to_json(comparison) for comparison in comparisons],
+        "ratios": [
+            {"a": comparison.a, "b": comparison.b, **asdict(comparison.ratio)}
+            | ({"again": True} if comparison.is_twin else {})
+            for comparison in comparisons
+        ],
     }
 
 
@@ -66,11 +70,6 @@ def _roofline_to_json(roof: Roofline) -> dict[str, Any]:
     for name, speed in content["frameworks"].items():
         content["frameworks"][name] = {field: value for field, value in speed.items() if value not in (None, False)}
     return content
-
-
-def _ratio_to_json(comparison: Comparison) -> dict[str, Any]:
-    again = {"again": True} if comparison.is_twin else {}
-    return {"a": comparison.a, "b": comparison.b, **asdict(comparison.ratio), **again}
 
 
 def read(path: Path) -> Report:
@@ -115,12 +114,17 @@ def from_json(document: Mapping[str, Any]) -> Report:
     models = {
         name: ModelRecord(model["weights_digest"], dict(model["config"])) for name, model in document["models"].items()
     }
+    rooflines: list[Roofline] = []
+    for roof in document["roofline"]:
+        speeds = {name: FrameworkSpeed(**speed) for name, speed in roof["frameworks"].items()}
+        fields: dict[str, Any] = {"size": None, **roof, "frameworks": speeds}
+        rooflines.append(Roofline(**fields))
     results = [_case_from_json(case) for case in document["cases"]]
     _ = [models[result.case.cell.model] for result in results]
     return Report(
         models=models,
         surroundings=Surroundings(environment, machine, **surroundings),
-        rooflines=[_roofline_from_json(roof) for roof in document["roofline"]],
+        rooflines=rooflines,
         results=results,
         comparisons=[
             Comparison(ratio["a"], ratio["b"], Ratio(ratio["median"], ratio["low"], ratio["high"]))
@@ -162,9 +166,3 @@ def _rounds(case: Mapping[str, Any]) -> list[list[float]]:
     if sum(lengths) != samples.size or not (samples > 0).all() or not np.isfinite(samples).all():
         raise ValueError(f"samples_ms of {case['id']} does not match its round_lengths")
     return [part.tolist() for part in np.split(samples, np.cumsum(lengths)[:-1])] if lengths else []
-
-
-def _roofline_from_json(roof: Mapping[str, Any]) -> Roofline:
-    speeds = {name: FrameworkSpeed(**speed) for name, speed in roof["frameworks"].items()}
-    fields: dict[str, Any] = {"size": None, **roof, "frameworks": speeds}
-    return Roofline(**fields)

@@ -166,18 +166,16 @@ def _milliseconds(results: list[dict[str, float]], name: str = "seconds") -> tup
 
 def _forget(path: Path) -> None:
     """Drop the file from the memory of the system."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _process(file: str, field: str) -> int:
     """Return a number of bytes from a file about this process in ``/proc``."""
-    for line in Path(f"/proc/self/{file}").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * (1024 if line.endswith("kB") else 1)
-    raise KeyError(field)
+    lines = Path(f"/proc/self/{file}").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * (1024 if line.endswith("kB") else 1)
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -102,7 +103,11 @@ def main(
     content: dict[str, Any] = {"schema": "triglot.bench-proof/1", "environment": environment()}
     content["machine"] = asdict(MachineState.now())
     content["runs"] = [_run(number) for number in range(runs)]
-    content["harness"] = _harness_cost()
+    matrix = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+    calls = {"sleep of 5 ms": lambda: time.sleep(0.005), "matrix product": lambda: matrix @ matrix}
+    content["harness"] = {
+        name: float(np.median([_harness_share(call) for _ in range(9)])) for name, call in calls.items()
+    }
     content["clock"] = [_compare_clocks(arm) for arm in CLOCKED]
     content["promises"] = promises(content)
     if target is not None:
@@ -144,35 +149,17 @@ def _run(number: int) -> dict[str, Any]:
     return run
 
 
-def _harness_cost() -> dict[str, float]:
+def _harness_share(compute: Callable[[], Any]) -> float:
     """Return what the loop that takes samples adds to a call, as a share of it."""
-    matrix = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
-    costs: dict[str, float] = {}
-    for name, call in (("sleep of 5 ms", lambda: time.sleep(0.005)), ("matrix product", lambda: matrix @ matrix)):
-        shares: list[float] = []
-        for _ in range(9):
-            timed: Any = _SelfTimed(call)
-            samples: list[float] = worker.sample(timed, None, 0.3, 10)["samples_ms"]
-            shares.append(sum(samples) / sum(timed.milliseconds) - 1)
-        costs[name] = float(np.median(shares))
-    return costs
+    milliseconds: list[float] = []
 
-
-class _SelfTimed:
-    """A call that measures its own duration."""
-
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self.compute = compute
-        self.milliseconds: list[float] = []
-
-    def call(self) -> None:
-        """Compute, and record the time."""
+    def call() -> None:
         begin = time.perf_counter_ns()
-        self.compute()
-        self.milliseconds.append((time.perf_counter_ns() - begin) / 1e6)
+        compute()
+        milliseconds.append((time.perf_counter_ns() - begin) / 1e6)
 
-    def wait(self, results: Any) -> None:
-        """Do nothing: the results are finished."""
+    prepared: Any = SimpleNamespace(call=call, wait=id)  # the results are finished
+    return sum(worker.sample(prepared, None, 0.3, 10)["samples_ms"]) / sum(milliseconds) - 1
 
 
 def plain_sample(prepared: Any, seconds: float, least: int) -> dict[str, Any]:

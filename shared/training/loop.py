@@ -68,8 +68,10 @@ class TrainingLoop:
         """The number of steps made."""
         return len(self.losses)
 
-    def run(self, until: int, on_step: OnStep | None = None) -> None:
+    def run(self, until: int, on_step: OnStep | None = None) -> bool:
         """Make steps up to number ``until``. ``on_step`` is called after each and returns whether to continue.
+
+        Return False if it stopped the training.
 
         Raises:
             TrainingError: a loss is not finite. Discard the weights then.
@@ -90,7 +92,8 @@ class TrainingLoop:
             self.losses.append(outcome.loss)
             self.accuracies.append(outcome.right / outcome.counted)
             if on_step is not None and not on_step(self.steps, rate, outcome):
-                return
+                return False
+        return True
 
     def batch(self, step: int) -> Batch:
         """Return the batch of step number ``step``, counted from 0."""

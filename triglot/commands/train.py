@@ -126,11 +126,7 @@ def train(
 
 
 def _check_training_target(target: Path | None, resume: Path | None, model: str) -> Path:
-    """Choose the output path. Refuse to overwrite any file except the one being resumed.
-
-    Raises:
-        OutputError: the path exists, is not a name for a checkpoint, or cannot be written.
-    """
+    """Choose the output path. Refuse to overwrite any file except the one being resumed."""
     starts_from_file = Path(model).exists()
     path = target or resume or Path(f"{Path(model).stem}-trained.npz" if starts_from_file else f"{model}.npz")
     checkpoints.check_target(path)
@@ -140,11 +136,7 @@ def _check_training_target(target: Path | None, resume: Path | None, model: str)
 
 
 def _resumable(path: Path, model: str) -> Checkpoint:
-    """Load the checkpoint at ``path``, whose training state is to be resumed and whose recipe is ``model``.
-
-    Raises:
-        TrainingError: it holds no training state, or it is not a ``model``.
-    """
+    """Load a checkpoint that holds a training of ``model``."""
     checkpoint = api.load(path)
     if checkpoint.training is None:
         raise TrainingError(f"{path} holds no training to resume; pass it as MODEL, without --resume")
