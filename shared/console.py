@@ -34,13 +34,13 @@ def table(*columns: Column | str) -> Table:
     return Table(*columns, box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
-def words(*headers: str) -> list[Column]:
-    """Return columns for words, which do not wrap."""
+def word_columns(*headers: str) -> list[Column]:
+    """Return columns for words, aligned to the left. They do not wrap."""
     return [Column(header, no_wrap=True) for header in headers]
 
 
-def numbers(*headers: str) -> list[Column]:
-    """Return columns for numbers: aligned to the right, and not wrapped."""
+def number_columns(*headers: str) -> list[Column]:
+    """Return columns for numbers, aligned to the right. They do not wrap."""
     return [Column(header, no_wrap=True, justify="right") for header in headers]
 
 

@@ -42,15 +42,11 @@ def draw_training(training: Training, path: Path, title: str) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
     steps = np.arange(1, training.moments.steps + 1)
     _curve(upper, steps, np.asarray(training.history.loss), "tab:blue")
-    upper.set_yscale("log")
+    upper.set(yscale="log", ylabel="cross-entropy (nats per token)", title=title)
     for set_formatter in (upper.yaxis.set_major_formatter, upper.yaxis.set_minor_formatter):
         set_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # plain numbers, and more of them on a short axis
-    upper.set_ylabel("cross-entropy (nats per token)")
-    upper.set_title(title)
     _curve(lower, steps, 100 * np.asarray(training.history.accuracy), "tab:green")
-    lower.set_ylabel("correct tokens (%)")
-    lower.set_xlabel("step")
-    lower.set_ylim(0, 101)
+    lower.set(xlabel="step", ylabel="correct tokens (%)", ylim=(0, 101))
     decays = range(training.plan.decay_steps, training.moments.steps, training.plan.decay_steps)
     for step in decays if len(decays) <= MOST_MARKED_DECAYS else ():
         for axes in (upper, lower):

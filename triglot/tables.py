@@ -12,7 +12,7 @@ from triglot.parity import probes
 from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, UNUSUAL_INPUTS, WORKER
 from triglot.parity.report import Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.console import console, numbers, print_line, table, words
+from triglot.shared.console import console, number_columns, print_line, table, word_columns
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import OUTPUT
@@ -64,11 +64,11 @@ def print_parity(report: Report) -> None:
     screen.print(f"weights {report.weights_digest}")
     screen.print()
     lines = table(
-        *words("framework", "check"),
-        *numbers("values"),
+        *word_columns("framework", "check"),
+        *number_columns("values"),
         Column("worst value", overflow="fold"),
-        *numbers("error", "noise", "times\nnoise", "of\nbudget"),
-        *words("verdict"),
+        *number_columns("error", "noise", "times\nnoise", "of\nbudget"),
+        *word_columns("verdict"),
     )
     for framework in report.frameworks:
         for title, checks, value in _PARITY_LINES:
@@ -119,7 +119,7 @@ def print_contents(inspected: Mapping[str, Any]) -> None:
         fields.add_row(name, str(value))
     screen.print(fields)
     screen.print()
-    tensors = table("tensor", "axes", *numbers("shape", "dtype", "bytes"))
+    tensors = table("tensor", "axes", *number_columns("shape", "dtype", "bytes"))
     for name, tensor in inspected["tensors"].items():
         shape = " x ".join(map(str, tensor["shape"]))
         tensors.add_row(name, ", ".join(tensor["axes"]), shape, tensor["dtype"], f"{tensor['bytes']:,}")
@@ -135,10 +135,10 @@ def print_contents(inspected: Mapping[str, Any]) -> None:
 def print_recipes(recipes: Mapping[str, ModelConfig]) -> None:
     """Print one line per recipe."""
     lines = table(
-        *words("recipe"),
-        *numbers("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"),
-        *words("pre / post\n/ final", "acti-\nvation", "masking"),
-        *numbers("parameters"),
+        *word_columns("recipe"),
+        *number_columns("layers", "hidden", "heads", "feed-\nforward", "vocab-\nulary", "max\nlength"),
+        *word_columns("pre / post\n/ final", "acti-\nvation", "masking"),
+        *number_columns("parameters"),
     )
     for name, config in recipes.items():
         parameters = sum(math.prod(parameter.shape) for parameter in schema.parameters(config).values())

@@ -97,12 +97,7 @@ def read(path: Path) -> Report:
 
 
 def from_json(document: Mapping[str, Any]) -> Report:
-    """Return the report that ``to_json`` described.
-
-    Raises:
-        ValueError: a case contradicts itself, or has an unknown arm.
-        KeyError, TypeError, AttributeError, IndexError: a part is missing, or has the wrong type.
-    """
+    """Return the report that ``to_json`` described. ``read`` turns the exceptions of Python into an error."""
     names: list[str] = [case["id"] for case in document["cases"]]
     if len(set(names)) < len(names):
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)} occurs twice")

@@ -18,7 +18,6 @@ from triglot.shared.errors import OutputError, TriglotError
 from . import document, tables
 from .comparison import NO_CHANGES, Changes
 from .report import Report, Result, Table
-from .statistics import noise_floor
 
 
 @dataclass
@@ -108,14 +107,10 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("load before", ", ".join(f"{load:.2f}" for load in machine.load_average) if machine.load_average else None),
         *((f"weights of {name}", model.weights_digest) for name, model in report.models.items()),
     ]
-    facts += [
-        (
-            f"roofline in {tables.where(roof.dtype, roof.device, roof.threads)}",
-            f"{roof.gflops:,.0f} GFLOP/s, copies at {roof.copy_gb_per_s:,.1f} GB/s",
-        )
-        for roof in report.rooflines
-        if roof.gflops
-    ]
+    for roof in report.rooflines:
+        if roof.gflops:
+            speeds = f"{roof.gflops:,.0f} GFLOP/s, copies at {roof.copy_gb_per_s:,.1f} GB/s"
+            facts.append((f"roofline in {tables.where(roof)}", speeds))
     return [(name, str(value)) for name, value in facts if value is not None]
 
 
@@ -133,8 +128,7 @@ def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
             continue
         fixed = f"length {cell.length}" if axis == "batch" else f"batch {cell.batch}"
         fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
-        place = tables.where(cell.dtype, cell.device, cell.threads)
-        section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {fixed}{fill}, {place}")
+        section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {fixed}{fill}, {tables.where(cell)}")
         text = "Lower is better. Dashed: stock encoders; pale: the other frameworks."
         section.add("Latency", text, plots.curves(line, axis, "latency"))
         if all(result.tokens_per_second for result in line):
@@ -156,7 +150,7 @@ def _cell_section(report: Report, table: Table) -> _Section:
     if timed:
         section.add("Latency", "Lower is better.", plots.latencies(results))
     if any(row.ratio for row in timed):
-        floor = noise_floor([table.twin] if table.twin else [])
+        floor = table.twin.noise if table.twin else None
         noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
         text = f"Relative to {table.baseline}, which took turns with it: left of 1 is faster. {noise}"
         section.add("Ratios", text, plots.ratios(timed, floor or 0.0))

@@ -78,15 +78,14 @@ def memory(results: Sequence[Result]) -> str:
 def cold_starts(results: Sequence[Result]) -> str:
     """Plot the parts of each cold start, one after the other."""
     figure, axes = _rows(results, "seconds from an idle worker to the first result")
-    for place, result in enumerate(results):
-        start = 0.0
-        for seconds, (_, shade) in zip(result.cold_start, PARTS, strict=True):
-            axes.barh(place, seconds, left=start, color=shade, height=0.6)
-            start += seconds
-        _note(axes, start, place, f"{start:.1f}")
-    axes.set_xlim(0, 1.15 * max(sum(result.cold_start) for result in results))
-    for label, shade in PARTS:
-        axes.barh(0, 0, color=shade, label=label)
+    ends = np.zeros(len(results))
+    for part, (label, shade) in enumerate(PARTS):
+        seconds = [result.cold_start[part] for result in results]
+        axes.barh(range(len(results)), seconds, left=ends, color=shade, height=0.6, label=label)
+        ends = ends + seconds
+    for place, end in enumerate(ends):
+        _note(axes, end, place, f"{end:.1f}")
+    axes.set_xlim(0, 1.15 * ends.max())
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, fontsize=9)
     return _svg(figure, "Cold start of each arm, in parts")
 

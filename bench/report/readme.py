@@ -33,8 +33,7 @@ def short_table(report: Report) -> str:
     """Return the fastest arms of the first cell as a Markdown table, sorted by the ratio to the baseline."""
     table = report.tables()[0]
     fastest = [row for row in table.rows if row.result.status == "ok"][:ROWS]
-    places = [tables.COLUMNS.index(column) for column in COLUMNS]
-    texts = [[texts[place] for place in places] for texts in map(tables.cells, fastest)]
+    texts = [[tables.cells(row)[column] for column in COLUMNS] for row in fastest]
     lines = [
         f"**{tables.title(table.cell)}**",
         "",

@@ -15,7 +15,7 @@ from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Case, Cell
 from triglot.parity.report import Judgement
 
-from .statistics import Percentiles, Ratio, noise_floor
+from .statistics import Percentiles, Ratio
 
 Status = Literal["ok", "failed", "skipped"]
 
@@ -149,7 +149,7 @@ class Report:
     @property
     def noise_floor(self) -> float | None:
         """The largest difference between a baseline and its twin, as a share of 1; None if there was no twin."""
-        return noise_floor(comparison.ratio for comparison in self.comparisons if comparison.is_twin)
+        return max((comparison.ratio.noise for comparison in self.comparisons if comparison.is_twin), default=None)
 
     @property
     def diverged(self) -> list[Result]:

@@ -5,7 +5,7 @@ arm and so one ratio, and these ratios are resampled. Single samples are not res
 so an interval from them would be far too narrow.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,11 @@ class Ratio:
         """
         half = np.log(self.high / max(self.low, 1e-9)) / 2
         return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
+
+    @property
+    def noise(self) -> float:
+        """The largest difference from 1 in the interval: of a baseline and its twin, all of it is noise."""
+        return max(abs(self.low - 1), abs(self.high - 1))
 
     def __format__(self, digits: str) -> str:
         """Return the ratio and its interval as text; ``digits`` is the format of each number, such as ".2f"."""
@@ -118,8 +123,3 @@ def is_steady(windows: Sequence[Sequence[float]]) -> bool:
         return False
     before, after = np.median(windows[-2]), np.median(windows[-1])
     return bool(abs(after - before) < 0.05 * before)
-
-
-def noise_floor(twins: Iterable[Ratio]) -> float | None:
-    """Return the largest difference from 1 in the intervals of baselines against their twins; None without twins."""
-    return max((max(abs(ratio.low - 1), abs(ratio.high - 1)) for ratio in twins), default=None)

@@ -6,6 +6,7 @@ from rich.table import Column
 from rich.text import Text
 
 from triglot.bench.machine import load
+from triglot.bench.machine.roofline import Roofline
 from triglot.bench.run.batches import SENTENCE_BATCHES
 from triglot.bench.run.cases import Cell
 from triglot.shared import console
@@ -25,31 +26,31 @@ def title(cell: Cell) -> str:
     else:
         order = "as they come" if cell.order == "arrival" else "sorted by length"
         shape = f"{SENTENCE_BATCHES} batches of {cell.batch} sentences, {order}, up to {cell.length} tokens"
-    return f"{cell.model}, {cell.workload}, {shape}, {where(cell.dtype, cell.device, cell.threads)}"
+    return f"{cell.model}, {cell.workload}, {shape}, {where(cell)}"
 
 
-def where(dtype: str, device: str, threads: int) -> str:
-    """Describe what a cell runs on in words."""
-    return f"{dtype}, {device}, {threads} thread{'' if threads == 1 else 's'}"
+def where(place: Cell | Roofline) -> str:
+    """Describe in words what a time or a roofline was measured with."""
+    return f"{place.dtype}, {place.device}, {place.threads} thread{'' if place.threads == 1 else 's'}"
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Row) -> dict[str, str]:
     """Return the text of each of ``COLUMNS``."""
     result = row.result
     if result.status != "ok" or result.latency_ms is None:
-        return [result.case.arm, f"{result.status}: {result.failure}", *[""] * (len(COLUMNS) - 2)]
+        return {**dict.fromkeys(COLUMNS, ""), "arm": result.case.arm, "parity": f"{result.status}: {result.failure}"}
     device = f" (GPU {result.device_ms.p50:.2f})" if result.device_ms else ""
-    return [
-        result.case.arm,
-        result.parity.verdict if result.parity else "",
-        f"{result.latency_ms.p50:.2f}{device}",
-        f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
-        _number(result.useful_gflops) if result.useful_gflops else "",
-        f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
-        f"{row.ratio:.2f}" if row.ratio else "1" if row.is_baseline else "",
-        f"{sum(result.cold_start):.1f}",
-        f"{result.peak_rss_mb or 0:,.0f}",
-    ]
+    return {
+        "arm": result.case.arm,
+        "parity": result.parity.verdict if result.parity else "",
+        "ms": f"{result.latency_ms.p50:.2f}{device}",
+        "tokens/s": f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
+        "GFLOP/s": _number(result.useful_gflops) if result.useful_gflops else "",
+        "of roofline": f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
+        "times the baseline": f"{row.ratio:.2f}" if row.ratio else "1" if row.is_baseline else "",
+        "cold start, s": f"{sum(result.cold_start):.1f}",
+        "MiB": f"{result.peak_rss_mb or 0:,.0f}",
+    }
 
 
 def _number(value: float) -> str:
@@ -60,8 +61,8 @@ def _number(value: float) -> str:
 def used_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return the columns that are not empty, and the text of each row in them."""
     texts = [cells(row) for row in rows]
-    used = [place for place in range(len(COLUMNS)) if any(text[place] for text in texts)]
-    return [COLUMNS[place] for place in used], [[text[place] for place in used] for text in texts]
+    used = [column for column in COLUMNS if any(text[column] for text in texts)]
+    return used, [[text[column] for column in used] for text in texts]
 
 
 def change_cells(change: Change) -> list[str]:
@@ -119,8 +120,8 @@ def print_report(report: Report) -> None:
     screen = console.console()
     for roof in report.rooflines:
         if roof.gflops:
-            place = where(roof.dtype, roof.device, roof.threads)
-            screen.print(f"roofline in {place}: {roof.gflops:.0f} GFLOP/s, copies at {roof.copy_gb_per_s:.1f} GB/s")
+            speeds = f"{roof.gflops:.0f} GFLOP/s, copies at {roof.copy_gb_per_s:.1f} GB/s"
+            screen.print(f"roofline in {where(roof)}: {speeds}")
     for table in report.tables():
         screen.print()
         screen.print(title(table.cell))
@@ -130,7 +131,7 @@ def print_report(report: Report) -> None:
 
 def _print_rows(rows: Sequence[Row]) -> None:
     columns, texts = used_columns(rows)
-    timed = console.table(*console.words(columns[0]), columns[1], *console.numbers(*columns[2:]))
+    timed = console.table(*console.word_columns(columns[0]), columns[1], *console.number_columns(*columns[2:]))
     untimed: list[str] = []
     for row, (arm, verdict, *measured) in zip(rows, texts, strict=True):
         if row.result.status == "ok":
@@ -149,7 +150,7 @@ def print_changes(changes: Changes) -> None:
     screen = console.console()
     screen.print()
     case, ratio, verdict = CHANGE_COLUMNS
-    shown = console.table(*console.words(case), Column(ratio, justify="right"), verdict)
+    shown = console.table(*console.word_columns(case), Column(ratio, justify="right"), verdict)
     for change in changes.cases:
         *texts, verdict = change_cells(change)
         shown.add_row(*texts, Text(verdict, _CHANGE_STYLES[verdict]))

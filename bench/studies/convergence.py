@@ -16,10 +16,15 @@ from typing import Annotated, Any
 
 import typer
 
+from triglot.bench.report.tables import markdown_table
 from triglot.shared import files
 from triglot.shared.environment import environment
 
 TOKENS, SEQUENCES = 0.99, 0.9
+COLUMNS = (
+    *("framework", "steps", "minutes", "loss, last 500", "accuracy, last 500"),
+    *("unseen tokens", "unseen sentences"),
+)
 _COMMAND = (sys.executable, "-P", "-m", "triglot")
 
 
@@ -35,11 +40,12 @@ def main(
         files.check_target(target)
     names = framework or ["torch", "paddle", "jax"]
     rows = [_train(name, steps, threads) for name in names]
+    table = _table(rows)
     content = {"schema": "triglot.convergence/1", "environment": environment(), "threads": threads, "runs": rows}
-    for target, text in zip(targets, (json.dumps(content, indent=1), _table(content)), strict=True):
+    for target, text in zip(targets, (json.dumps(content, indent=1), table), strict=True):
         with files.writing(target) as file:
             file.write(f"{text}\n".encode())
-    print(_table(content))  # noqa: T201
+    print(table)  # noqa: T201
     kept = all(row["unseen"]["tokens"] >= TOKENS and row["unseen"]["sequences"] > SEQUENCES for row in rows)
     raise typer.Exit(0 if kept else 1)
 
@@ -62,18 +68,13 @@ def _train(framework: str, steps: int, threads: int) -> dict[str, Any]:
     return {**summary, "seconds": round(seconds, 1), "last_500": last, "curve": curve}
 
 
-def _table(content: dict[str, Any]) -> str:
-    lines = [
-        "| framework | steps | minutes | loss, last 500 | accuracy, last 500 | unseen tokens | unseen sentences |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in content["runs"]:
-        last, unseen = row["last_500"], row["unseen"]
-        lines.append(
-            f"| {row['framework']} | {row['steps']:,} | {row['seconds'] / 60:.1f} | {last['loss']:.4f} | "
-            f"{last['accuracy']:.2%} | {unseen['tokens']:.2%} | {unseen['sequences']:.1%} |"
-        )
-    return "\n".join(lines)
+def _table(runs: list[dict[str, Any]]) -> str:
+    rows: list[tuple[str, ...]] = []
+    for run in runs:
+        last, unseen = run["last_500"], run["unseen"]
+        counts = (f"{run['steps']:,}", f"{run['seconds'] / 60:.1f}", f"{last['loss']:.4f}", f"{last['accuracy']:.2%}")
+        rows.append((run["framework"], *counts, f"{unseen['tokens']:.2%}", f"{unseen['sequences']:.1%}"))
+    return "\n".join(markdown_table(COLUMNS, rows))
 
 
 if __name__ == "__main__":
