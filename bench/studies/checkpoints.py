@@ -31,6 +31,8 @@ from triglot.shared.model.recipes import recipe
 
 ROUNDS = 11
 
+Measured = dict[str, float]  # name and value: seconds, bytes or a count
+
 # Seconds to open each file: to a user, that is at once.
 BASE_LIMIT, LARGE_LIMIT = 0.050, 0.100
 
@@ -54,19 +56,19 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def opening(path: Path) -> dict[str, float]:
+def opening(path: Path) -> Measured:
     """Return the seconds that ``load`` takes."""
     return {"seconds": _timed(load, path)[1]}
 
 
-def opening_from_disk(path: Path) -> dict[str, float]:
+def opening_from_disk(path: Path) -> Measured:
     """Return the same for a file that is not in the memory of the system, and the bytes read from the disk."""
     _forget(path)
     before = _process("io", "read_bytes")
     return {**opening(path), "read": _process("io", "read_bytes") - before}
 
 
-def sharing(path: Path) -> dict[str, float]:
+def sharing(path: Path) -> Measured:
     """Return how long it takes to build and check a PyTorch model, and where its parameters are in memory."""
     tiny = recipe("bert-base-tiny")
     build("torch", Checkpoint(tiny, initialize(tiny)))  # imports PyTorch
@@ -89,12 +91,12 @@ def sharing(path: Path) -> dict[str, float]:
     }
 
 
-def verifying(path: Path) -> dict[str, float]:
+def verifying(path: Path) -> Measured:
     """Return the seconds that comparing all tensors with their checksums takes."""
     return {"seconds": _timed(load, path, "full")[1]}
 
 
-def one_tensor(path: Path) -> dict[str, float]:
+def one_tensor(path: Path) -> Measured:
     """Return what reading one tensor of a large file takes: seconds, bytes from the disk, resident memory."""
     _forget(path)
     checkpoint = load(path)
@@ -111,12 +113,13 @@ def one_tensor(path: Path) -> dict[str, float]:
     }
 
 
-def measure(
-    measurement: Callable[[Path], dict[str, float]], path: Path, rounds: int = ROUNDS
-) -> list[dict[str, float]]:
+def measure(measurement: Callable[[Path], Measured], path: Path, rounds: int = ROUNDS) -> list[Measured]:
     """Repeat a measurement in fresh processes. The first round does not count."""
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        return list(pool.map(measurement, [path] * (rounds + 1)))[1:]
+    results: list[Measured] = []
+    for _ in range(rounds + 1):
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            results.append(process.submit(measurement, path).result())
+    return results[1:]
 
 
 def main() -> None:
@@ -158,7 +161,7 @@ def _measure_large(path: Path, table: Table) -> None:
     table.add_row("  read by system calls", f"{one[-1]['calls'] / 1e6:.1f} MB")
 
 
-def _milliseconds(results: list[dict[str, float]], name: str = "seconds") -> tuple[str, str]:
+def _milliseconds(results: list[Measured], name: str = "seconds") -> tuple[str, str]:
     """Return the median, and the best value, which other work on the machine affects least."""
     values = [result[name] * 1e3 for result in results]
     return f"{statistics.median(values):.1f} ms", f"{min(values):.1f} ms"

@@ -10,7 +10,6 @@ import json
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,8 +75,10 @@ def main(
     limit_threads(threads)  # of the processes that follow
     if results is not None:
         files.check_target(results)
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        runs = list(pool.map(partial(measure, rounds=rounds), framework or impls.FRAMEWORKS))
+    runs: list[dict[str, Any]] = []
+    for name in framework or impls.FRAMEWORKS:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            runs.append(process.submit(measure, name, rounds).result())
     if results is not None:
         content = {"schema": "triglot.generation/1", "environment": environment(), "batch": BATCH, "length": LENGTH}
         with files.writing(results) as file:
