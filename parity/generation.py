@@ -19,7 +19,7 @@ from triglot.shared.inputs import Batch, PairBatch
 
 from .budgets import budget
 from .judge import diverged, judge_error
-from .output_names import IDS
+from .output_names import IDS, is_after_end
 from .report import Judgement
 from .truth import Reference, measure_noise
 
@@ -94,13 +94,6 @@ class GenerationTruth:
         if not np.isfinite(noise):
             raise FrameworkError(f"{head} are not finite in {dtype}, so nothing can be judged; use a wider dtype")
         return budget(noise, float(np.abs(best).max()), dtype)
-
-
-def is_after_end(ids: Array, end_id: int) -> Bools:
-    """Return where the end id came before, bool (B, T). The first token is given, so it ends nothing."""
-    ends = ids == end_id
-    ends[:, 0] = False
-    return np.cumsum(ends, axis=1) > ends
 
 
 def _place(where: Bools) -> str:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import Array, Bools
 from triglot.shared.training.plan import BETAS
 
 IDS = "ids"
@@ -38,3 +38,10 @@ def name_first_step(loss: float, first_moments: Mapping[str, Array], weights: Ma
     """
     gradients = {name: np.asarray(moment) / (1 - BETAS[0]) for name, moment in first_moments.items()}
     return name_gradients(loss, gradients) | {WEIGHTS + name: weight for name, weight in weights.items()}
+
+
+def is_after_end(ids: Array, end_id: int) -> Bools:
+    """Return where the end id came before, bool (B, T). The first token is given, so it ends nothing."""
+    ends = ids == end_id
+    ends[:, 0] = False
+    return np.cumsum(ends, axis=1) > ends

@@ -14,11 +14,10 @@ from fake_arms import FAKE_ARMS, WORKER
 
 import triglot
 from triglot import cli, impls
-from triglot.bench.run import workers
+from triglot.bench.run import pool
 from triglot.bench.run.arms import ARMS
-from triglot.bench.run.cases import Cell
+from triglot.bench.run.cases import Cell, Settings
 from triglot.bench.run.rounds import ExtraTime
-from triglot.bench.run.settings import Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.shared.checkpoint import Checkpoint
@@ -124,7 +123,7 @@ def fakes(monkeypatch):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker."""
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
-    monkeypatch.setattr(workers, "WARM_UP_WINDOW", 0.01)
+    monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
     return WORKER
 
 
@@ -138,12 +137,12 @@ def no_more_rounds(monkeypatch):
 def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
-    def sweep(names, *, toolchain=None, **changed):
+    def sweep(names, **changed):
         settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
-        made = Sweep(model, names, settings, command=fakes, toolchain=toolchain)
-        made.run(cell)
+        made = Sweep([model], [cell], names, settings, command=fakes)
+        made.time_cells()
         return made, {result.case.arm: result for result in made.results if not result.case.is_twin}
 
     return sweep

@@ -8,7 +8,7 @@ from typing import Any
 
 from triglot.shared.errors import BenchError
 
-from .memory import MEBIBYTE
+from .load import MEBIBYTE
 
 
 class DeviceMissingError(BenchError):

@@ -1,28 +1,23 @@
-"""How busy the machine is while something is timed. Times from a busy machine mean little, and the report says so."""
+"""How busy the machine is, and how much memory is in use. Light to import, because idle workers are measured with it.
 
+Times from a busy machine mean little, and the report says so.
+"""
+
+import ctypes
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 BUSY = 0.1  # processors that other processes may use before the machine counts as busy
 STEADY = 1.2  # slow rounds over fast ones; a neighbour on the same physical core makes it 1.5 without raising the load
+MEBIBYTE = 2**20
 
 _STATISTICS = Path("/proc/stat")
 _FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The time, and the seconds that all processors were in use until then; None if the system does not say."""
-
-    busy: float | None
-    time: float
-
-    @classmethod
-    def now(cls) -> "Moment":
-        """Read both."""
-        return cls(_busy_seconds(), monotonic())
+_MACHINE_MEMORY = Path("/proc/meminfo")
+_PROCESS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,30 @@ class MachineState:
         """Read the current state."""
         frequency = int(_FREQUENCY.read_text()) / 1000 if _FREQUENCY.is_file() else None
         load = list(os.getloadavg()) if hasattr(os, "getloadavg") else None
-        return cls(load, frequency, _processes())
+        processes = None
+        if _STATISTICS.is_file():
+            processes = sum(entry.name.isdigit() for entry in Path("/proc").iterdir())
+        return cls(load, frequency, processes)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The time, and the seconds that all processors were in use until then; None if the system does not say."""
+
+    busy: float | None
+    time: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        """Read both."""
+        return cls(_busy_seconds(), monotonic())
+
+
+def _busy_seconds() -> float | None:
+    if not _STATISTICS.is_file():
+        return None
+    user, nice, system, _, _, interrupt, soft, *_ = (int(part) for part in _STATISTICS.read_text().split()[1:11])
+    return (user + nice + system + interrupt + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def used_by_others(before: Moment, after: Moment, own_seconds: float) -> float | None:
@@ -53,17 +71,37 @@ def used_by_others(before: Moment, after: Moment, own_seconds: float) -> float |
 
 def processors(count: int) -> list[int]:
     """Return the processors to which every worker is confined: the first ``count`` that this process may use."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    return sorted(os.sched_getaffinity(0))[:count]
+    return sorted(os.sched_getaffinity(0))[:count] if hasattr(os, "sched_getaffinity") else []
 
 
-def _busy_seconds() -> float | None:
-    if not _STATISTICS.is_file():
-        return None
-    user, nice, system, _, _, interrupt, soft, *_ = (int(part) for part in _STATISTICS.read_text().split()[1:11])
-    return (user + nice + system + interrupt + soft) / os.sysconf("SC_CLK_TCK")
+def resident() -> int:
+    """Return the bytes of memory that this process holds now."""
+    return _memory_of_process("VmRSS")
 
 
-def _processes() -> int | None:
-    return sum(entry.name.isdigit() for entry in Path("/proc").iterdir()) if _STATISTICS.is_file() else None
+def peak_resident() -> int:
+    """Return the most bytes that this process has held. ``getrusage`` may return the peak of its parent instead."""
+    return _memory_of_process("VmHWM")
+
+
+def give_back() -> None:
+    """Return free memory to the system. glibc keeps much of it, and workers tell it to keep everything."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):  # only glibc has it
+        library.malloc_trim(0)
+
+
+def available_mb() -> float:
+    """Return the free memory of the machine in MiB; infinite if the system does not say."""
+    return _kibibytes(_MACHINE_MEMORY, "MemAvailable") / 1024 if _MACHINE_MEMORY.is_file() else float("inf")
+
+
+def _memory_of_process(name: str) -> int:
+    if not _PROCESS.is_file():  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _kibibytes(_PROCESS, name) * 1024
+
+
+def _kibibytes(file: Path, name: str) -> int:
+    (line,) = [line for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1])

@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from triglot.bench.run.settings import Settings
+from triglot.bench.run.cases import Settings
 from triglot.shared.environment import thread_settings
+from triglot.shared.errors import BenchError
 
 from . import gpu, load
 
@@ -63,25 +64,34 @@ class Roofline:
         copies = max(speeds, key=lambda name: speeds[name].copy_gb_per_s or 0.0)
         return sorted({products, copies})
 
+    def check_device_found(self) -> None:
+        """Refuse a device that no framework finds, before every arm is started only to fail.
+
+        Raises:
+            BenchError: no framework finds the device.
+        """
+        if self.frameworks and all(speed.missing for speed in self.frameworks.values()):
+            raise BenchError(f"{', '.join(self.frameworks)} find no {self.device} device; choose --device cpu")
+
     def combined_with(self, earlier: "Roofline | None") -> "Roofline":
         """Return the best of two measurements. A slow moment does not show what the hardware can do."""
         if earlier is None:
             return self
         return replace(
             self,
-            gflops=_largest([earlier.gflops, self.gflops]),
-            copy_gb_per_s=_largest([earlier.copy_gb_per_s, self.copy_gb_per_s]),
+            gflops=_largest((earlier.gflops, self.gflops)),
+            copy_gb_per_s=_largest((earlier.copy_gb_per_s, self.copy_gb_per_s)),
             frameworks={**earlier.frameworks, **self.frameworks},
         )
 
 
 def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> Roofline:
     """Measure every framework under the conditions of an arm: the same processors, allocator and time limit."""
-    speeds: dict[str, FrameworkSpeed] = {}
     variables = {**os.environ, **thread_settings(threads), **settings.worker_variables()}
     processors = json.dumps(load.processors(threads))
+    speeds: dict[str, FrameworkSpeed] = {}
     for framework in frameworks:
-        command = [sys.executable, "-P", "-m", "triglot.bench.machine.roofline", framework, dtype, device, processors]
+        command = [sys.executable, "-P", "-m", __spec__.name, framework, dtype, device, processors]
         try:
             process = subprocess.run(
                 command, check=False, capture_output=True, text=True, env=variables, timeout=settings.time_limit
@@ -99,8 +109,8 @@ def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, se
         device,
         threads,
         SIZES[device],
-        gflops=_largest([speed.gflops for speed in speeds.values()]),
-        copy_gb_per_s=_largest([speed.copy_gb_per_s for speed in speeds.values()]),
+        gflops=_largest(speed.gflops for speed in speeds.values()),
+        copy_gb_per_s=_largest(speed.copy_gb_per_s for speed in speeds.values()),
         frameworks=speeds,
     )
 
@@ -111,52 +121,49 @@ def _parse(answer: Mapping[str, Any]) -> FrameworkSpeed:
     return FrameworkSpeed(float(answer["gflops"]), float(answer["copy_gb_per_s"]))
 
 
-def _largest(values: Sequence[float | None]) -> float | None:
+def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value), default=None)
 
 
-def _shortest_call(call: Callable[[], Any]) -> float:
+def _shortest_call(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
     """Return the seconds of the shortest call, of those that fit into ``SECONDS``."""
-    call()
+    wait(call())
     seconds: list[float] = []
     end = time.perf_counter() + SECONDS
     while len(seconds) < FEWEST_CALLS or time.perf_counter() < end:
         start = time.perf_counter()
-        call()
+        wait(call())
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
-def _torch_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+# A matrix product, a memory copy, and what waits for their result.
+_Calls = tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], Any]]
+
+
+def _no_wait() -> None:
+    """Do nothing: on a CPU, a call returns when its result is finished."""
+
+
+def _torch_calls(dtype: str, device: str) -> _Calls:
     torch: Any = importlib.import_module("torch")
     a, b = (torch.randn(SIZES[device], SIZES[device], device=device).to(getattr(torch, dtype)) for _ in range(2))
     source = torch.ones(COPIED[device], device=device)
     target = torch.empty_like(source)
-    wait = torch.cuda.synchronize if device == "cuda" else None
-    return _then(lambda: a @ b, wait), _then(lambda: target.copy_(source), wait)
+    wait = torch.cuda.synchronize if device == "cuda" else _no_wait
+    return (lambda: a @ b), (lambda: target.copy_(source)), lambda _: wait()
 
 
-def _paddle_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _paddle_calls(dtype: str, device: str) -> _Calls:
     paddle: Any = importlib.import_module("paddle")
     paddle.set_device("gpu" if device == "cuda" else "cpu")
     a, b = (paddle.randn([SIZES[device], SIZES[device]]).astype(dtype) for _ in range(2))
     source = paddle.ones([COPIED[device]])
-    wait = paddle.device.synchronize if device == "cuda" else None
-    return _then(lambda: paddle.matmul(a, b), wait), _then(lambda: paddle.assign(source), wait)
+    wait = paddle.device.synchronize if device == "cuda" else _no_wait
+    return (lambda: paddle.matmul(a, b)), (lambda: paddle.assign(source)), lambda _: wait()
 
 
-def _then(compute: Callable[[], Any], wait: Callable[[], Any] | None) -> Callable[[], None]:
-    """Return a call that computes and, on a GPU, waits."""
-
-    def call() -> None:
-        compute()
-        if wait is not None:
-            wait()
-
-    return call
-
-
-def _jax_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _jax_calls(dtype: str, device: str) -> _Calls:
     jax: Any = importlib.import_module("jax")
     jnp: Any = jax.numpy
     jax.config.update("jax_enable_x64", dtype == "float64")
@@ -165,19 +172,14 @@ def _jax_calls(dtype: str, device: str) -> tuple[Callable[[], Any], Callable[[],
     a, b = (jax.device_put(jax.random.normal(jax.random.key(i), shape).astype(dtype), target) for i in range(2))
     source = jax.device_put(jnp.ones(COPIED[device], jnp.float32), target)
     product, copy = jax.jit(partial(jnp.matmul, precision="highest")), jax.jit(jnp.negative)
-    return (lambda: jax.block_until_ready(product(a, b))), (lambda: jax.block_until_ready(copy(source)))
+    return (lambda: product(a, b)), (lambda: copy(source)), jax.block_until_ready
 
 
-# For each framework: a matrix product and a memory copy, from dtype and device.
-_CALLS: dict[str, Callable[[str, str], tuple[Callable[[], Any], Callable[[], Any]]]] = {
-    "torch": _torch_calls,
-    "paddle": _paddle_calls,
-    "jax": _jax_calls,
-}
+_CALLS: dict[str, Callable[[str, str], _Calls]] = {"torch": _torch_calls, "paddle": _paddle_calls, "jax": _jax_calls}
 
 
 def main() -> None:
-    """Measure one framework and print the result as JSON."""
+    """Measure one framework and print the fields of its ``FrameworkSpeed`` as JSON."""
     framework, dtype, device, processors = sys.argv[1:]
     importlib.import_module(framework)
     try:
@@ -187,11 +189,11 @@ def main() -> None:
         return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, json.loads(processors))
-    product, copy = _CALLS[framework](dtype, device)
+    product, copy, wait = _CALLS[framework](dtype, device)
     operations, copied_bytes = 2 * SIZES[device] ** 3, 2 * 4 * COPIED[device]  # a copy reads and writes float32
     speeds = {
-        "gflops": operations / _shortest_call(product) / 1e9,
-        "copy_gb_per_s": copied_bytes / _shortest_call(copy) / 1e9,
+        "gflops": operations / _shortest_call(product, wait) / 1e9,
+        "copy_gb_per_s": copied_bytes / _shortest_call(copy, wait) / 1e9,
     }
     print(json.dumps(speeds))  # noqa: T201
 

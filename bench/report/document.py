@@ -48,9 +48,10 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _case_to_json(result: Result, roofline_share: float | None) -> dict[str, Any]:
-    fill = {} if result.case.cell.order == "padded" else {"fill": result.fill}
+    case, arm = result.case, ARMS[result.case.arm]
+    fill = {} if case.cell.order == "padded" else {"fill": result.fill}
     return {
-        **result.case.to_dict(),
+        **{"id": case.id, "arm": case.arm, **asdict(case.cell), "framework": arm.framework, "mode": arm.mode},
         **fill,
         "status": result.status,
         "failure": result.failure or None,

@@ -4,19 +4,26 @@ An arm names its builder, ``module:function``, which only worker processes impor
 and the batches of a call, and returns a ``Prepared``.
 """
 
+import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from triglot import impls
+from triglot.parity.output_names import GENERATED, IDS, is_after_end, name_first_step, name_gradients, name_outputs
 from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.checkpoint.training_state import DTYPES as TRAINING_DTYPES
-from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
+from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES, WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs import Batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
-from .settings import TRAINING_WORKLOADS
+from .cases import Case
 
 # The training step that is timed. At this rate hundreds of steps on the same batch stay stable.
 PLAN = Plan(rate=1e-4, dropout=False)
@@ -53,6 +60,11 @@ class Arm:
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict.fromkeys(DEVICES, DTYPES))
     peer: bool = False
 
+    def import_builder(self) -> Callable[[Checkpoint, Case, Sequence[Batch]], Prepared]:
+        """Import the builder, and its framework with it."""
+        module, name = self.builder.split(":")
+        return getattr(importlib.import_module(module), name)
+
     def why_unsupported(  # noqa: PLR0911 (one return per reason)
         self, config: ModelConfig, workload: str, dtype: str, device: str
     ) -> str | None:
@@ -65,7 +77,7 @@ class Arm:
             return "the model has no start, end and pad id, so it does not generate"
         if self.peer and (workload == "generation" or not _is_bert(config)):
             return "computes only BERT-like encoders"
-        if workload in TRAINING_WORKLOADS and (reason := self._why_not_trained(config, dtype)):
+        if workload in WITH_GRADIENTS and (reason := self._why_not_trained(config, dtype)):
             return reason
         if device not in self.dtypes:
             return f"does not run on {device}"
@@ -110,7 +122,7 @@ def _own_arm(framework: str, mode: str) -> Arm:
     dtypes: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, DTYPES)
     if framework == "paddle":  # on a CPU, only its inference engine has bfloat16, and nothing has float16
         dtypes["cpu"] = ("float32", "float64", *(["bfloat16"] if mode == "compiled" else []))
-    return Arm(framework, mode, "triglot.bench.run.triglot_arm:TriglotArm", _PACKAGES[framework], dtypes)
+    return Arm(framework, mode, f"{__name__}:TriglotArm", _PACKAGES[framework], dtypes)
 
 
 def _peer(framework: str, mode: str, builder: str, packages: tuple[str, ...] = (), dtypes: Any = _PEER_DTYPES) -> Arm:
@@ -141,11 +153,6 @@ ARMS: dict[str, Arm] = {
 }
 
 
-def register(name: str, arm: Arm) -> None:
-    """Add an arm to the table, or replace one. Worker processes learn it with the request to build it."""
-    ARMS[name] = arm
-
-
 def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the arms with these frameworks, modes and names. An empty list selects all.
 
@@ -166,3 +173,42 @@ def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]
         wanted = " and ".join(" or ".join(part) for part in (frameworks, modes, names) if part)
         raise FrameworkError(f"no arm is {wanted}; select fewer options, or one of {', '.join(ARMS)}")
     return selected
+
+
+class TriglotArm:
+    """A model of Triglot and its batches."""
+
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[Batch]) -> None:
+        arm, cell = ARMS[case.arm], case.cell
+        self.model = impls.build(arm.framework, checkpoint, device=cell.device, dtype=cell.dtype, mode=arm.mode)
+        self.workload = cell.workload
+        if cell.workload == "training":
+            self.model.begin_training(PLAN)
+        self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
+
+    def call(self) -> list[Any]:
+        """Compute every batch."""
+        return [call() for call in self.calls]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until the results are finished."""
+        self.model.wait(results)
+
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """Return the results of the first batch, and the number of generated tokens in all batches."""
+        if self.workload == "generation":
+            ids = [self.model.to_numpy(target) for target in results]
+            end_id = self.model.config.special_ids[1]
+            return {IDS: ids[0], GENERATED: np.array(sum(count_generated(target, end_id) for target in ids))}
+        if self.workload == "training":
+            return name_first_step(results[0].loss, self.model.moments().first, self.model.weights())
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return name_gradients(float(loss), self.model.to_canonical(gradients))
+        output, heads = results[0]
+        return {name: self.model.to_numpy(value) for name, value in name_outputs(output, heads).items()}
+
+
+def count_generated(ids: Array, end_id: int) -> int:
+    """Return the number of generated tokens in targets (B, T): all but the first, up to the end of each."""
+    return int((~is_after_end(ids, end_id))[:, 1:].sum())

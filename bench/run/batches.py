@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import InputError
 from triglot.shared.inputs import Batch, PairBatch, labelled, padded_batches, random_batch, taught, text
 from triglot.shared.model.config import ModelConfig
 
 from .cases import Cell
-from .settings import TRAINING_WORKLOADS
 
 SENTENCE_BATCHES = 8  # batches of sentences that one call computes
 
@@ -27,7 +27,7 @@ def batches_of_cell(cell: Cell, config: ModelConfig, tokenizer: Path | None, see
     if cell.length > config.source_max_length:
         raise InputError(f"length is {cell.length}; the model allows up to {config.source_max_length}; lower it")
     batches = _inputs(cell, config, tokenizer, np.random.default_rng([seed, cell.batch, cell.length]))
-    if cell.workload not in TRAINING_WORKLOADS:
+    if cell.workload not in WITH_GRADIENTS:
         return batches
     return [
         _with_targets(config, batch, np.random.default_rng([seed, 1, number])) for number, batch in enumerate(batches)

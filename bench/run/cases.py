@@ -1,12 +1,21 @@
-"""What is timed: a cell is a piece of work, and a case is one arm in one cell."""
+"""What is timed, and how: a cell is a piece of work, a case is one arm in one cell, and settings hold for all cases."""
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from .arms import ARMS
+WORKLOADS = ("forward", "forward+backward", "training", "generation")
+ORDERS = ("padded", "arrival", "sorted")
+
+# What glibc does with large blocks that were freed. By default it may return them to the system and fetch them again
+# for the next call. Whether it does depends on how the blocks lie in that process: PyTorch's eager mode was up to 25 %
+# slower for the whole life of a process, and two workers of the same arm differed by up to 19 %. Keeping the blocks
+# makes all arms alike, and fast. Large pages do the same for the placement of blocks in physical memory.
+ALLOCATORS = {
+    "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
+    | {"MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "default": {},
+}
 
 
 @dataclass(frozen=True)
@@ -49,16 +58,6 @@ class Case:
         """The case in one word."""
         return f"{self.arm}{'*' if self.is_twin else ''}/{self.cell.id}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the case as plain JSON types."""
-        arm = ARMS[self.arm]
-        return {"id": self.id, "arm": self.arm, **asdict(self.cell), "framework": arm.framework, "mode": arm.mode}
-
-    def digest(self, facts: Mapping[str, Any]) -> str:
-        """Return a hash of all that a result depends on: the case, and ``facts`` about code, weights and machine."""
-        content = json.dumps([self.to_dict(), facts], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
-
 
 def cells_of_grid(
     model: str,
@@ -82,3 +81,34 @@ def cells_of_grid(
         for fill in (sorted(fills, reverse=True) if order == "padded" else (1.0,))
     ]
     return list(dict.fromkeys(cells))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sweep measures.
+
+    ``seconds`` of samples are taken for each case, spread over ``rounds``. In the ``pause`` before each turn, threads
+    of the previous arm stop spinning. ``together`` workers are alive beside the baseline. ``again`` starts a twin of
+    the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is the private memory in MiB that a
+    worker may write to; None sets no limit.
+    """
+
+    seconds: float = 1.5
+    rounds: int = 48
+    warm_up: float = 2.0
+    pause: float = 0.02
+    together: int = 5
+    time_limit: float = 600.0
+    seed: int = 0
+    again: bool = True
+    allocator: str = "keep"
+    memory_limit_mb: int | None = None
+
+    def affecting_results(self) -> dict[str, Any]:
+        """Return the settings that change the numbers: all except the limits, which only make a case fail."""
+        return {name: value for name, value in vars(self).items() if name not in ("time_limit", "memory_limit_mb")}
+
+    def worker_variables(self) -> dict[str, str]:
+        """Return the environment variables of every process that computes."""
+        # JAX would reserve three quarters of a GPU's memory for each worker that is alive.
+        return {**ALLOCATORS[self.allocator], "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -10,16 +10,15 @@ from math import prod
 import numpy as np
 
 from triglot.shared.arrays import Array
+from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.inputs import Batch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
-from .settings import TRAINING_WORKLOADS
-
 
 def operations(workload: str, config: ModelConfig, batch: Batch) -> float:
     """Return the operations of a workload. Each product of a forward pass has two more in the backward pass."""
-    if workload in TRAINING_WORKLOADS:
+    if workload in WITH_GRADIENTS:
         return 3 * forward_operations(_trained(config), batch)
     return forward_operations(config, batch)
 
@@ -30,7 +29,7 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
     Of an embedding, only the rows of the tokens count. A backward pass reads everything again and writes as much. A
     step of Adam reads and writes each weight and its two moments.
     """
-    if workload in TRAINING_WORKLOADS:
+    if workload in WITH_GRADIENTS:
         config = _trained(config)
     parameters = schema.parameters(config).values()
     tables = sum(prod(parameter.shape) for parameter in parameters if parameter.role == "embedding")
@@ -40,7 +39,7 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
     read = weights - tables + vectors * config.hidden_size
     if "masked_lm" in config.heads_on_top:  # the scores are products with the embedding table
         read += config.source_vocabulary * config.hidden_size
-    moved = (3 if workload in TRAINING_WORKLOADS else 1) * read + (6 * weights if workload == "training" else 0)
+    moved = (3 if workload in WITH_GRADIENTS else 1) * read + (6 * weights if workload == "training" else 0)
     return moved * itemsize
 
 

@@ -1,33 +1,50 @@
 """What ``--resume`` reuses: earlier results with the same code, weights, packages and settings."""
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
 
-from triglot.bench.report.report import Comparison, Report, Result
+from triglot import bench, impls, parity, shared
+from triglot.bench.report.report import Comparison, ModelRecord, Report, Surroundings
+from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
 
-from .cases import Case, Cell
-from .settings import Settings
+from .cases import Case, Cell, Settings
 
 
 class EarlierResults:
-    """The results of one model in an earlier report; none without a report.
+    """The results of an earlier report, or of none, and what results depend on now.
 
-    ``facts`` is what results depend on now. ``requested`` holds the ids of the cases that are asked for now.
+    ``requested`` holds the ids of the cases that are asked for now.
+
+    Raises:
+        BenchError: the report was measured in a different way, or has a model that is not asked for.
     """
 
     def __init__(
-        self, report: Report | None, model: str, facts: Mapping[str, Any], requested: Collection[str] = ()
+        self,
+        report: Report | None,
+        models: Mapping[str, ModelRecord],
+        settings: Settings,
+        requested: Collection[str],
     ) -> None:
-        self.results: dict[str, Result] = {}
-        self._comparisons: list[Comparison] = []
-        if report is not None:
-            results = [result for result in report.results if result.case.cell.model == model]
-            self.results = {result.case.id: result for result in results}
-            self._comparisons = [ratio for ratio in report.comparisons if ratio.a in self.results]
-        self.others = report.surroundings.others if report else {}
-        self._facts = facts
+        if report is None:
+            report = Report({}, Surroundings({}), [], [], [])
+        else:
+            _check_resumable(report, models, settings)
+        self.results = {result.case.id: result for result in report.results}
+        self.others = report.surroundings.others
+        self._comparisons = report.comparisons
         self._requested = requested
+        self._models = models
+        self._facts = [hash_of_code(), environment(), settings.affecting_results()]
+
+    def digest(self, case: Case) -> str:
+        """Return a hash of all that a result depends on: case, weights, code, environment and settings."""
+        content = [case.id, asdict(case.cell), self._models[case.cell.model].weights_digest, *self._facts]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def unrequested(self) -> list[Case]:
         """Return the cases that are not asked for now, all of which stay in the report.
@@ -47,7 +64,7 @@ class EarlierResults:
     def is_reusable(self, case: Case) -> bool:
         """Return whether the report has the result of the same case under the same conditions."""
         result = self.results.get(case.id)
-        return result is not None and result.digest == case.digest(self._facts)
+        return result is not None and result.digest == self.digest(case)
 
     def is_done(self, case: Case) -> bool:
         """Return whether a case need not be timed again: neither it nor its baseline failed."""
@@ -83,12 +100,7 @@ class EarlierResults:
         return baseline is not None and baseline.status == "ok"
 
 
-def check_resumable(earlier: Report, models: Collection[str], settings: Settings) -> None:
-    """Refuse to resume a report that was measured in a different way, or has a model that is not asked for.
-
-    Raises:
-        BenchError: names the settings, or the model.
-    """
+def _check_resumable(earlier: Report, models: Collection[str], settings: Settings) -> None:
     before, now = earlier.surroundings.settings, settings.affecting_results()
     if changed := [f"{name} {before.get(name)}, not {now[name]}" for name in now if before.get(name) != now[name]]:
         raise BenchError(f"cannot resume: the file was measured with {', '.join(changed)}; write to another file")
@@ -96,3 +108,13 @@ def check_resumable(earlier: Report, models: Collection[str], settings: Settings
         raise BenchError(
             f"cannot resume: the file has {missing[0]}, which is not asked for; add it, or write elsewhere"
         )
+
+
+def hash_of_code() -> str:
+    """Return a hash of the source that results depend on: implementations, shared code, parity and benchmark."""
+    digest = hashlib.sha256()
+    for package in (impls, shared, parity, bench):
+        for folder in package.__path__:
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

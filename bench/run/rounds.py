@@ -13,9 +13,8 @@ import numpy as np
 from triglot.bench.report.report import Comparison
 from triglot.bench.report.statistics import paired_ratio
 
-from .cases import Case
-from .settings import Settings
-from .workers import Workers
+from .cases import Case, Settings
+from .pool import Workers
 
 FEWEST_ROUNDS = 6
 MOST_EXTENDED = 6  # times the planned rounds, if those leave the ratios too imprecise

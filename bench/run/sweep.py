@@ -1,100 +1,137 @@
-"""A sweep: for each cell, start every arm in a process of its own, judge its outputs, and let the arms take turns.
+"""The sweep behind ``triglot bench``: start every arm in a process of its own, judge its outputs, and take turns.
 
 Only a few workers are alive at once: the baseline, and a group of arms that are compared with it. After its rounds
 (``rounds.py``), the group is replaced by the next one. A twin, a second worker of the baseline, shows the noise.
 """
 
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from triglot.bench.machine import memory
-from triglot.bench.report.report import Comparison, Result
+from triglot import impls
+from triglot.bench.machine import load, roofline
+from triglot.bench.report.report import Comparison, ModelRecord, Report, Result, Surroundings
+from triglot.shared.environment import environment
 from triglot.shared.errors import CheckpointError, InputError
 
 from .arms import ARMS
-from .cases import Case, Cell
+from .cases import Case, Cell, Settings
+from .pool import Workers
 from .resume import EarlierResults
 from .rounds import ExtraTime, take_turns
-from .settings import Settings
 from .toolchain import Toolchain
-from .work import BenchedModel, Work
-from .workers import OnStep, Workers
+from .work import BenchedModel, Work, check_cells
 
+WORKER = (sys.executable, "-P", "-m", "triglot.bench.run.worker")
 MEMORY_MB = 10 * 1024  # for all workers that are alive at once, so that a sweep of BERT-base stays below 12 GB
 
 
 class Sweep:
-    """The results of one model, in ``results`` and ``comparisons``.
+    """The arms in the cells of some models, and what was measured of them so far.
 
-    ``command`` starts a worker. ``on_step`` receives a description of each step, and ``on_results`` is called after
-    each group. ``facts`` is what results depend on, for their digest. ``toolchain`` holds prepared compiler caches.
+    ``on_step`` receives the number of finished cases and a description of the current step. ``on_report`` receives the
+    report so far, after each group. ``earlier`` is a report to complete: its results are not timed again if code,
+    weights, environment and settings are the same, and results that are not asked for now stay in it. ``command``
+    starts a worker; the default is ``WORKER``.
+
+    Raises:
+        BenchError: ``earlier`` cannot be completed.
     """
 
     def __init__(
         self,
-        model: BenchedModel,
+        models: Sequence[BenchedModel],
+        cells: Sequence[Cell],
         arms: Sequence[str],
         settings: Settings,
         *,
-        command: Sequence[str],
-        on_step: OnStep = lambda _: None,
-        on_results: Callable[[], None] = lambda: None,
-        earlier: EarlierResults | None = None,
-        facts: Mapping[str, Any] | None = None,
-        toolchain: Toolchain | None = None,
+        on_step: Callable[[int, str], None] = lambda _done, _text: None,
+        on_report: Callable[[Report], None] = lambda _: None,
+        earlier: Report | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
-        self._model = model
-        self._arms = arms
-        self._settings = settings
-        self._command = command
-        self._on_step = on_step
-        self._on_results = on_results
-        self._facts = dict(facts or {})
-        self._earlier = earlier or EarlierResults(None, model.name, self._facts)
-        self._toolchain = toolchain
-        self._generator = np.random.default_rng(settings.seed)
+        self._models = {model.name: model for model in models}
+        self._cells, self._arms, self._settings = cells, arms, settings
+        self._on_step, self._on_report = on_step, on_report
+        self._command = command or WORKER
+        self._toolchain = Toolchain(settings.time_limit)
+        self._generators = {name: np.random.default_rng(settings.seed) for name in self._models}
+        self._requested = {Case(arm, cell, is_twin).id for cell in cells for arm in arms for is_twin in (False, True)}
+        self._records = {
+            name: ModelRecord(model.checkpoint.digest, model.checkpoint.config.to_dict())
+            for name, model in self._models.items()
+        }
+        self._earlier = EarlierResults(earlier, self._records, settings, self._requested)
+        self.surroundings = Surroundings(environment(), load.MachineState.now(), vars(settings))
+        self._rooflines = (
+            {(roof.dtype, roof.device, roof.threads): roof for roof in earlier.rooflines} if earlier else {}
+        )
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
-        self.environments: dict[str, Any] = {}
-        self.others: dict[str, float | None] = {}
-
-    def reuse_unrequested(self) -> None:
-        """Take over the earlier results that are not asked for now.
-
-        Raises:
-            BenchError: see ``EarlierResults.unrequested``.
-        """
         for case in self._earlier.unrequested():
             self._reuse(case)
 
-    def has_work(self, cell: Cell) -> bool:
-        """Return whether a cell has an arm that can take part and has not been timed."""
-        return any(
-            not self._earlier.is_done(Case(arm, cell)) and self._why_unsupported(arm, cell) is None
-            for arm in self._arms
-        )
+    def run(self) -> Report:
+        """Measure the rooflines, and time every arm in every cell.
 
-    def run(self, cell: Cell) -> None:
-        """Time every arm in ``cell``. Whatever goes wrong with one becomes its result."""
-        with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            try:
-                work = Work(self._model, cell, self._settings, Path(folder))
-            except (InputError, CheckpointError) as error:  # too long, or the weights do not fit the dtype
-                for arm in self._arms:
-                    self._skip(Case(arm, cell), str(error))
-                return
-            if cases := self._cases_to_time(cell):
-                self._time(cell, cases, work)
-            else:
-                for arm in self._arms:  # a twin that failed has nothing to be timed beside
-                    if not self._has_result(twin := Case(arm, cell, is_twin=True)):
-                        self._reuse(twin)
+        Raises:
+            InputError: no cell fits its model.
+            BenchError: no framework finds the device.
+        """
+        check_cells([(cell, self._models[cell.model]) for cell in self._cells], self._settings.seed)
+        cells = [cell for cell in self._cells if self._has_work(cell)]
+        places = sorted({(cell.dtype, cell.device, cell.threads) for cell in cells})
+        # Before the first case and after the last, because a slow moment does not show what the hardware can do.
+        for place in places:
+            self._measure_roofline(impls.installed(), *place)
+            self._rooflines[place].check_device_found()
+        self.time_cells()
+        for place in places:
+            self._measure_roofline(self._rooflines[place].fastest(), *place)
+        return self.report()
+
+    def report(self) -> Report:
+        """Return the report so far."""
+        order = list(self._models)
+        results = sorted(self.results, key=lambda result: order.index(result.case.cell.model))
+        return Report(self._records, self.surroundings, list(self._rooflines.values()), results, self.comparisons)
+
+    def time_cells(self) -> None:
+        """Time every arm in every cell. Whatever goes wrong with one becomes its result."""
+        with self._toolchain:
+            for cell in self._cells:
+                with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+                    self._time_cell(cell, Path(folder))
+
+    def _measure_roofline(self, frameworks: Iterable[str], dtype: str, device: str, threads: int) -> None:
+        """Measure these frameworks, and keep the best of this and earlier measurements."""
+        self._show(f"roofline in {dtype}")
+        measured = roofline.measure(list(frameworks), dtype, device, threads, self._settings)
+        place = (dtype, device, threads)
+        self._rooflines[place] = measured.combined_with(self._rooflines.get(place))
+
+    def _show(self, text: str) -> None:
+        done = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
+        self._on_step(done, text)
+
+    def _time_cell(self, cell: Cell, folder: Path) -> None:
+        try:
+            work = Work(self._models[cell.model], cell, self._settings, folder)
+        except (InputError, CheckpointError) as error:  # too long, or the weights do not fit the dtype
+            for arm in self._arms:
+                self._skip(Case(arm, cell), str(error))
+            return
+        if cases := self._cases_to_time(cell):
+            self._time(cases, work)
+        else:
+            for arm in self._arms:  # a twin that failed has nothing to be timed beside
+                if not self._has_result(twin := Case(arm, cell, is_twin=True)):
+                    self._reuse(twin)
 
     def _cases_to_time(self, cell: Cell) -> list[Case]:
         """Return the cases that have to be timed. Reuse the results of others, and skip what is unsupported."""
@@ -111,29 +148,30 @@ class Sweep:
                 cases.append(case)
         return cases
 
-    def _time(self, cell: Cell, cases: list[Case], work: Work) -> None:
-        before = list(self.results)
-        ids = {result.case.id for result in before}
-        others = self.others.get(cell.id)  # while the reused results were timed
-        timed = [result.case for result in before if result.status == "ok"]
-        earlier_baseline = self._earlier.baseline(cell, timed)
-        with Workers(work, self._settings, self._command, self._on_step, self._toolchain) as workers:
+    def _time(self, cases: list[Case], work: Work) -> None:
+        cell, before = work.cell, list(self.results)
+        all_others = self.surroundings.others
+        others = all_others.get(cell.id)  # while the reused results were timed
+        reused = {result.case for result in before}
+        earlier_baseline = self._earlier.baseline(cell, [result.case for result in before if result.status == "ok"])
+        with Workers(work, self._settings, self._command, self._show, self._toolchain) as workers:
             for _ in self._groups(cases, earlier_baseline, workers):
                 # After each group, so that an interrupted sweep loses little.
                 now = workers.used_by_others()
-                self.others[cell.id] = max(others, now or 0.0) if others else now
-                self.environments |= workers.environments
-                new = [result for result in workers.results() if result.case.id not in ids]
+                all_others[cell.id] = max(others, now or 0.0) if others else now
+                self.surroundings.workers |= workers.environments
+                new = [result for result in workers.results() if result.case not in reused]
                 for result in new:
-                    result.digest = result.case.digest(self._facts)
+                    result.digest = self._earlier.digest(result.case)
                 self.results = before + new
-                self._on_results()
+                self._on_report(self.report())
 
     def _groups(self, cases: list[Case], earlier_baseline: Case | None, workers: Workers) -> Iterator[None]:
         """Time the cases group by group. Yield after each group."""
         candidates = [earlier_baseline] if earlier_baseline is not None else []
         baseline: Case | None = None
         extra_time = ExtraTime()
+        generator = self._generators[cases[0].cell.model]
         while cases:
             while (candidates or cases) and not workers.is_alive(baseline):
                 baseline = (candidates or cases).pop(0)
@@ -141,12 +179,12 @@ class Sweep:
             if baseline is not None and workers.is_alive(baseline) and self._settings.again:
                 twin = Case(baseline.arm, baseline.cell, is_twin=True)
                 cases = [twin, *cases] if not self._has_result(twin) else cases
-            size = group_size(workers.peak_mb(baseline), self._settings.together, memory.available_mb())
+            size = group_size(workers.peak_mb(baseline), self._settings.together, load.available_mb())
             groups = max(1, ceil(len(cases) / size))
             group, cases = cases[:size], cases[size:]
             alive = [case for case in group if workers.start(case)]
             extra_seconds = partial(extra_time.share_of_group, len(workers.results()), len(cases), groups)
-            outcome = take_turns(baseline, alive, workers, self._generator, extra_seconds)
+            outcome = take_turns(baseline, alive, workers, generator, extra_seconds)
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
             extra_time.spend(outcome.extra_seconds)
@@ -158,16 +196,22 @@ class Sweep:
         if self._earlier.is_reusable(case):
             self.results.append(self._earlier.results[case.id])
             self.comparisons += self._earlier.comparisons_to_keep(case)
-            self.others.setdefault(case.cell.id, self._earlier.others.get(case.cell.id))
+            self.surroundings.others.setdefault(case.cell.id, self._earlier.others.get(case.cell.id))
 
     def _skip(self, case: Case, reason: str) -> None:
-        self.results.append(Result(case, "skipped", reason, digest=case.digest(self._facts)))
+        self.results.append(Result(case, "skipped", reason, digest=self._earlier.digest(case)))
 
     def _has_result(self, case: Case) -> bool:
         return any(result.case == case for result in self.results)
 
+    def _has_work(self, cell: Cell) -> bool:
+        """Return whether a cell has an arm that can take part and has not been timed."""
+        arms = [arm for arm in self._arms if not self._earlier.is_done(Case(arm, cell))]
+        return any(self._why_unsupported(arm, cell) is None for arm in arms)
+
     def _why_unsupported(self, arm: str, cell: Cell) -> str | None:
-        return ARMS[arm].why_unsupported(self._model.checkpoint.config, cell.workload, cell.dtype, cell.device)
+        config = self._models[cell.model].checkpoint.config
+        return ARMS[arm].why_unsupported(config, cell.workload, cell.dtype, cell.device)
 
 
 def group_size(baseline_mb: float, most: int, available_mb: float = float("inf")) -> int:

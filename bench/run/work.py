@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from triglot.bench.machine import memory
+from triglot.bench.machine import load
 from triglot.bench.report.report import Result
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
@@ -13,12 +13,12 @@ from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, npz
+from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError, InputError
 
 from . import batches, flops
 from .arms import PLAN
-from .cases import Cell
-from .settings import TRAINING_WORKLOADS, Settings
+from .cases import Cell, Settings
 
 JUDGED_TOKENS = 1024  # of a batch; the reference computes them in a few seconds
 CONFIRMED_TOKENS = 128  # of a batch on which the reference confirms gradients, because the complex step is slow
@@ -54,8 +54,7 @@ class Work:
         self.files = [folder / f"batch-{number}.npz" for number in range(len(self.batches))]
         for file, batch in zip(self.files, self.batches, strict=True):
             npz.write(file, batch.arrays())
-        self._truth: Truth | None = None
-        self._no_truth: FrameworkError | None = None
+        self._truth: Truth | FrameworkError | None = None
         generated = config.target_max_length if cell.workload == "generation" else 0
         # At least two rows, because the first one has no padding, and padding must be judged too.
         self.first_rows = batches.first_rows(self.batches[0], JUDGED_TOKENS, least=2, generated=generated)
@@ -63,7 +62,7 @@ class Work:
         # them are judged, workers compute the first rows once more, with a second model.
         self.judged_file: Path | None = None
         is_part = len(self.batches) > 1 or self.first_rows.rows < self.batches[0].rows
-        if cell.workload in TRAINING_WORKLOADS and is_part:
+        if cell.workload in WITH_GRADIENTS and is_part:
             self.judged_file = folder / "judged.npz"
             npz.write(self.judged_file, self.first_rows.arrays())
 
@@ -73,19 +72,18 @@ class Work:
         Raises:
             FrameworkError: the truth cannot be computed.
         """
-        if self._no_truth is not None:
-            raise self._no_truth
         if self._truth is None:
             try:
                 self._truth = self._compute_truth()
-                memory.give_back()  # the gradients of a large model take gigabytes on the way
+                load.give_back()  # the gradients of a large model take gigabytes on the way
             except (FrameworkError, MemoryError) as error:
-                self._no_truth = FrameworkError(str(error) or "not enough memory to compute the truth")
-                raise self._no_truth from error
+                self._truth = FrameworkError(str(error) or "not enough memory to compute the truth")
+        if isinstance(self._truth, FrameworkError):
+            raise self._truth
         return self._truth
 
     def _compute_truth(self) -> Truth:
-        if self.cell.workload in TRAINING_WORKLOADS:
+        if self.cell.workload in WITH_GRADIENTS:
             return TrainingTruth(
                 self._weights,
                 self.first_rows,

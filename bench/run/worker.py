@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triglot.bench.machine import gpu, memory
+from triglot.bench.machine import gpu, load
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
 from triglot.shared.worker import Message, serve
@@ -38,7 +38,7 @@ def main() -> None:
     def on_build(request: Message) -> Message:
         nonlocal prepared, clock
         prepared, answer = build(request)
-        memory.give_back()  # what the outputs took, and the weights before they were converted
+        load.give_back()  # what the outputs took, and the weights before they were converted
         clock = gpu.clock(request["arm"]["framework"], request["case"]["device"], sys.modules)
         return with_processor_seconds(answer)
 
@@ -60,35 +60,34 @@ def build(request: Message) -> "tuple[Prepared, Message]":
         os.sched_setaffinity(0, request["processors"])
     if request["memory_limit_mb"]:
         # The limit counts all private memory that the process may write to, used or only reserved.
-        limit = request["memory_limit_mb"] * memory.MEBIBYTE
+        limit = request["memory_limit_mb"] * load.MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idle = memory.resident()
+    idle = load.resident()
     from triglot.shared import checkpoint  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.checkpoint import npz  # noqa: PLC0415
     from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
 
-    from .arms import Arm, register  # noqa: PLC0415
+    from .arms import ARMS, Arm  # noqa: PLC0415
     from .cases import Case, Cell  # noqa: PLC0415
 
     arm = Arm(**request["arm"])
     case = Case(request["case"].pop("arm"), Cell(**request["case"]))
-    register(case.arm, arm)
+    ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
     times = [time.perf_counter()]
     for package in arm.packages:
         importlib.import_module(package)
     gpu.check_device(arm.framework, case.cell.device, sys.modules)
-    module, name = arm.builder.split(":")
-    builder = getattr(importlib.import_module(module), name)
+    builder = arm.import_builder()
     times.append(time.perf_counter())
     weights = checkpoint.load(request["checkpoint"])
     batches = [batch_from_arrays(weights.config, npz.read(Path(path))) for path in request["batches"]]
-    prepared: Prepared = builder(weights, case, batches)
+    prepared = builder(weights, case, batches)
     times.append(time.perf_counter())
     results = prepared.call()
     prepared.wait(results)
     times.append(time.perf_counter())
     _check_threads(case.cell.threads, sys.modules)
-    peak = (memory.peak_resident() - idle) / memory.MEBIBYTE
+    peak = (load.peak_resident() - idle) / load.MEBIBYTE
     device_peak = gpu.peak_mb(arm.framework, case.cell.device, sys.modules)
     judged = prepared
     if request["judged"]:  # part of what is timed
@@ -103,7 +102,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
         "load_s": loaded,
         "first_call_s": first,
         "peak_rss_mb": peak,
-        "judged_rss_mb": (memory.peak_resident() - idle) / memory.MEBIBYTE,
+        "judged_rss_mb": (load.peak_resident() - idle) / load.MEBIBYTE,
         "peak_device_mb": device_peak,
     }
 

@@ -25,12 +25,9 @@ import typer
 
 from triglot.bench.machine.load import MachineState
 from triglot.bench.run import worker
-from triglot.bench.run.arms import ARMS, register
-from triglot.bench.run.benchmark import WORKER
-from triglot.bench.run.cases import Cell
-from triglot.bench.run.settings import Settings
-from triglot.bench.run.sweep import Sweep
-from triglot.bench.run.triglot_arm import TriglotArm
+from triglot.bench.run.arms import ARMS, TriglotArm
+from triglot.bench.run.cases import Cell, Settings
+from triglot.bench.run.sweep import WORKER, Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.shared import files
 from triglot.shared.checkpoint import Checkpoint
@@ -76,18 +73,19 @@ class ClockedArm(TriglotArm):
 
 def register_arms() -> None:
     """Add the slowed and the clocked arms to those of the benchmark."""
-    register("slowed", replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm"))
-    register("slow", replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm"))
+    ARMS["slowed"] = replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm")
+    ARMS["slow"] = replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm")
     for name in CLOCKED:
-        register(f"clocked-{name}", replace(ARMS[name], builder=f"{_MODULE}:ClockedArm"))
+        ARMS[f"clocked-{name}"] = replace(ARMS[name], builder=f"{_MODULE}:ClockedArm")
 
 
 def proof_sweep(arms: list[str], settings: Settings, command: Sequence[str]) -> Sweep:
     """Time arms with two layers of the size of MiniLM's."""
     config = replace(recipe("minilm"), layers=2)
     model = BenchedModel("minilm, 2 layers", Checkpoint(config, initialize(config)))
-    sweep = Sweep(model, arms, settings, command=command)
-    sweep.run(Cell(model.name, "forward", "padded", "float32", "cpu", 8, 128, 1.0, cores()))
+    cell = Cell(model.name, "forward", "padded", "float32", "cpu", 8, 128, 1.0, cores())
+    sweep = Sweep([model], [cell], arms, settings, command=command)
+    sweep.time_cells()
     return sweep
 
 
@@ -144,7 +142,7 @@ def _run(number: int) -> dict[str, Any]:
     ratios = {comparison.a.split("/")[0]: comparison.ratio for comparison in sweep.comparisons}
     arms = {"again": f"{BASELINE}*", **{arm: arm for arm in TRUE_RATIOS}}
     run: dict[str, Any] = {key: (ratios[arm].median, ratios[arm].low, ratios[arm].high) for key, arm in arms.items()}
-    (run["others"],) = sweep.others.values()
+    (run["others"],) = sweep.surroundings.others.values()
     print(number, run, file=sys.stderr)  # noqa: T201
     return run
 

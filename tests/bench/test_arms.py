@@ -1,6 +1,5 @@
 """The arms: which of them can do what, and that the stock encoders compute the same as the reference."""
 
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,8 @@ from triglot import impls
 from triglot.bench.run import arms, batches
 from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import Case, Cell, cells_of_grid
-from triglot.bench.run.settings import TRAINING_WORKLOADS
 from triglot.parity.outputs import ForwardTruth
+from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
 from triglot.shared.model.recipes import recipe
 
@@ -34,7 +33,7 @@ CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75,
         ("onnxruntime", "bert-base-tiny", "forward", "float32", "cuda", "does not run on cuda"),
         *(
             (arm, model, workload, dtype, "cpu", reason)
-            for workload in TRAINING_WORKLOADS
+            for workload in WITH_GRADIENTS
             for arm, model, dtype, reason in (
                 ("triglot-torch-jit", "bert-base-tiny", "float32", None),
                 ("triglot-torch-eager", "multihead-tiny", "float32", "has no loss"),
@@ -66,12 +65,6 @@ def test_arms_are_selected_by_framework_mode_and_name():
         arms.select(["jax"], ["compiled"], [])
 
 
-def test_a_registered_arm_can_be_selected(monkeypatch):
-    monkeypatch.setattr(arms, "ARMS", dict(ARMS))
-    arms.register("mine", arms.Arm("torch", "eager", "my_module:MyArm"))
-    assert arms.select(["torch"], ["eager"], ["mine"]) == ["mine"]
-
-
 def test_every_framework_and_mode_has_an_arm():
     covered = {(arm.framework, arm.mode) for arm in ARMS.values() if not arm.peer}
     assert covered == {(name, mode) for name in impls.FRAMEWORKS for mode in impls.MODES} - {("jax", "compiled")}
@@ -89,8 +82,7 @@ def test_a_grid_has_a_cell_for_every_combination():
 def test_peers_compute_the_same(name, make_checkpoint):
     checkpoint = make_checkpoint(replace(recipe("bert-base-tiny"), layers=1))  # torch.compile takes long for each layer
     inputs = batches.batches_of_cell(CELL, checkpoint.config, None, 0)
-    module, builder = ARMS[name].builder.split(":")
-    prepared = getattr(importlib.import_module(module), builder)(checkpoint, Case(name, CELL), inputs)
+    prepared = ARMS[name].import_builder()(checkpoint, Case(name, CELL), inputs)
     results = prepared.call()
     prepared.wait(results)
     outputs = prepared.outputs(results)

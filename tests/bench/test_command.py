@@ -16,7 +16,7 @@ from triglot.bench.machine import roofline
 from triglot.bench.machine.roofline import Roofline
 from triglot.bench.report import document
 from triglot.bench.report.report import Report, Surroundings
-from triglot.bench.run import benchmark
+from triglot.bench.run import sweep
 from triglot.commands import bench as bench_command
 from triglot.commands import output
 from triglot.commands.bench import JsonFile
@@ -32,7 +32,7 @@ def faked(monkeypatch, fakes):
     """Fake workers, and no roofline."""
     no_roofline = Roofline("float32", "cpu", cores(), 2048, None, None, {})
     monkeypatch.setattr(roofline, "measure", lambda *_: no_roofline)
-    monkeypatch.setattr(benchmark, "WORKER", fakes)
+    monkeypatch.setattr(sweep, "WORKER", fakes)
 
 
 def interrupt(file, *, update):

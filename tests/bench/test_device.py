@@ -9,7 +9,7 @@ import pytest
 from triglot import impls
 from triglot.bench.machine import gpu
 from triglot.bench.machine.roofline import FrameworkSpeed, Roofline
-from triglot.bench.run import benchmark, worker
+from triglot.bench.run import sweep, worker
 from triglot.shared.errors import BenchError
 
 
@@ -69,7 +69,7 @@ def test_a_missing_device_is_refused_before_it_is_used():
 def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
     """Only one process for each framework is started, and none for each arm."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(benchmark, "WORKER", ("false",))
+    monkeypatch.setattr(sweep, "WORKER", ("false",))
     code, out, err = command("bench", "bert-base-tiny", "--device", "cuda", "--json", "bench.json")
     names = ", ".join(impls.installed())
     assert (code, out) == (2, "")
@@ -83,7 +83,7 @@ def test_only_a_device_that_no_framework_finds_is_refused():
         return Roofline("float32", "cuda", 1, None, None, None, frameworks)
 
     failed, missing = FrameworkSpeed(failure="out of memory"), FrameworkSpeed(failure="no device", missing=True)
-    benchmark.check_device_found(measured(torch=failed, jax=missing))
-    benchmark.check_device_found(measured())
+    measured(torch=failed, jax=missing).check_device_found()
+    measured().check_device_found()
     with pytest.raises(BenchError, match=r"torch, jax find no cuda device.*--device cpu"):
-        benchmark.check_device_found(measured(torch=missing, jax=missing))
+        measured(torch=missing, jax=missing).check_device_found()

@@ -8,8 +8,7 @@ import pytest
 
 from triglot import impls
 from triglot.bench.run import batches as batching
-from triglot.bench.run.cases import Cell
-from triglot.bench.run.settings import Settings
+from triglot.bench.run.cases import Cell, Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.parity.generation import GenerationTruth
@@ -111,8 +110,8 @@ def test_a_wrong_generation_is_not_timed(make_checkpoint, fakes):
     """The row names the token."""
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 2, 9, 1.0, 1)
-    sweep = Sweep(BenchedModel("m", checkpoint), ["fake-a"], QUICK, command=fakes)
-    sweep.run(cell)
+    sweep = Sweep([BenchedModel("m", checkpoint)], [cell], ["fake-a"], QUICK, command=fakes)
+    sweep.time_cells()
     (result,) = sweep.results
     assert (result.status, result.rounds) == ("failed", [])
     last = checkpoint.config.target_max_length - 1

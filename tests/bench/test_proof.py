@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from triglot.bench.run.triglot_arm import TriglotArm
+from triglot.bench.run.arms import TriglotArm
 from triglot.bench.studies import proof
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"

@@ -15,9 +15,8 @@ from triglot.bench.machine.roofline import FrameworkSpeed, Roofline
 from triglot.bench.report import comparison, document, readme, tables
 from triglot.bench.report.report import Comparison, ModelRecord, Report, Result, Status, Surroundings
 from triglot.bench.report.statistics import Percentiles, Ratio
-from triglot.bench.run import benchmark
-from triglot.bench.run.cases import Case, Cell
-from triglot.bench.run.settings import Settings
+from triglot.bench.run import sweep as sweep_module
+from triglot.bench.run.cases import Case, Cell, Settings
 from triglot.parity.report import Judgement
 from triglot.shared.environment import cores, environment
 from triglot.shared.errors import BenchError
@@ -39,7 +38,9 @@ pytestmark = pytest.mark.usefixtures("no_more_rounds")
 
 
 def report_of(sweep):
-    return Report(MODELS, Surroundings(environment(), others=sweep.others), [], sweep.results, sweep.comparisons)
+    return Report(
+        MODELS, Surroundings(environment(), others=sweep.surroundings.others), [], sweep.results, sweep.comparisons
+    )
 
 
 def result_of(arm, milliseconds, status: Status = "ok"):
@@ -52,7 +53,7 @@ def result_of(arm, milliseconds, status: Status = "ok"):
 
 def test_the_json_has_its_fields(workplace, command, monkeypatch, fakes):
     monkeypatch.setattr(roofline, "measure", lambda *_: replace(NO_ROOFLINE, gflops=300.0, copy_gb_per_s=30.0))
-    monkeypatch.setattr(benchmark, "WORKER", fakes)
+    monkeypatch.setattr(sweep_module, "WORKER", fakes)
     options = ("--arm", "fake-a", *SHORT, "--json", "bench.json", "--markdown", "bench.md")
     code, out, err = command("bench", "bert-base-tiny", *options)
     assert (code, err) == (0, "")
@@ -78,7 +79,7 @@ def test_a_report_survives_reading_and_writing(path):
 def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch, fakes):
     """A model that is asked for later is added to the report."""
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
-    monkeypatch.setattr(benchmark, "WORKER", fakes)
+    monkeypatch.setattr(sweep_module, "WORKER", fakes)
     models = ("bert-base-tiny", "translation-tiny")
     options = ("--arm", "fake-b", "--batch", "2", "--length", "12", "--seconds", "0.1", "--rounds", "2")
     code, out, err = command("bench", *models, models[0], *options, "--length", "30", "--json", "bench.json")
@@ -188,7 +189,7 @@ def now(swept, monkeypatch):
     """A report of two arms, which ``triglot bench`` returns without measuring."""
     sweep, _ = swept(["fake-a", "fake-b"])
     report = report_of(sweep)
-    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: report)
+    monkeypatch.setattr(sweep_module.Sweep, "run", lambda *_, **__: report)
     return report
 
 
@@ -240,7 +241,7 @@ def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, comm
 
 def test_reports_without_common_cases_are_refused_before_the_work(now, workplace, command, monkeypatch):
     content = write_scaled(now, 1, "then.json")
-    monkeypatch.setattr(benchmark, "bench", lambda *_, **__: pytest.fail("nothing should be timed"))
+    monkeypatch.setattr(sweep_module.Sweep, "run", lambda *_, **__: pytest.fail("nothing should be timed"))
     config = {**MODELS["bert-base-tiny"].config, "layers": 1}
     changes = ({"models": {"bert-base-tiny": {"weights_digest": "d", "config": config}}}, {"cases": []})
     for change, words in zip(changes, ("layers 1, expected 2", f"nothing, but not fake-a/{CELL.id}"), strict=True):
@@ -252,7 +253,7 @@ def test_reports_without_common_cases_are_refused_before_the_work(now, workplace
 
 def test_printed_json_cannot_be_resumed(workplace, command, monkeypatch, fakes):
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
-    monkeypatch.setattr(benchmark, "WORKER", fakes)
+    monkeypatch.setattr(sweep_module, "WORKER", fakes)
     options = ("bench", "bert-base-tiny", "--arm", "fake-a", *SHORT, "--json", "-")
     code, out, err = command(*options)
     assert (code, err) == (0, "")

@@ -10,9 +10,9 @@ import pytest
 from triglot.bench.machine import roofline
 from triglot.bench.machine.roofline import Roofline
 from triglot.bench.report import document
-from triglot.bench.run import benchmark
+from triglot.bench.run import resume
 from triglot.bench.run import sweep as sweep_module
-from triglot.bench.run.workers import Workers
+from triglot.bench.run.pool import Workers
 from triglot.shared.environment import cores
 
 OPTIONS = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2", "--json", "bench.json", "--quiet")
@@ -23,7 +23,7 @@ BENCH = ("bench", "bert-base-tiny", *OPTIONS)
 def _quick(monkeypatch, no_more_rounds, fakes):
     """Fake workers, a fixed roofline, and no extra rounds."""
     monkeypatch.setattr(roofline, "measure", lambda *_: Roofline("float32", "cpu", cores(), 2048, 300.0, 3.0, {}))
-    monkeypatch.setattr(benchmark, "WORKER", fakes)
+    monkeypatch.setattr(sweep_module, "WORKER", fakes)
 
 
 def options_for(*arms):
@@ -42,7 +42,7 @@ def rewrite(**changes):
 
 def rows():
     tables = document.read(Path("bench.json")).tables()
-    return {row.result.case.arm: row for table in tables.values() for row in table}
+    return {row.result.case.arm: row for table in tables for row in table.rows}
 
 
 def baselines():
@@ -180,7 +180,7 @@ def test_results_that_are_not_asked_for_stay(workplace, command, monkeypatch):
     assert [case for case in second["cases"] if case["arm"] == "fake-a"] == first["cases"]
     assert second["noise_floor"] == first["noise_floor"] > 0
     assert baselines()["fake-b"] == "fake-a"
-    monkeypatch.setattr(benchmark, "hash_of_code", lambda: "other")
+    monkeypatch.setattr(resume, "hash_of_code", lambda: "other")
     code, _, err = command(*BENCH, *options_for("fake-a"), "--resume")
     assert code == 2
     assert "not asked for and was measured with different code" in err

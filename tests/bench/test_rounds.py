@@ -7,9 +7,9 @@ import pytest
 
 from triglot.bench.report.statistics import Ratio
 from triglot.bench.run import rounds
+from triglot.bench.run.cases import Settings
+from triglot.bench.run.pool import Workers
 from triglot.bench.run.rounds import ExtraTime
-from triglot.bench.run.settings import Settings
-from triglot.bench.run.workers import Workers
 
 
 def test_a_cell_with_few_arms_has_more_extra_time(monkeypatch):

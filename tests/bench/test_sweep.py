@@ -9,7 +9,7 @@ import pytest
 from triglot.bench.report import document, tables
 from triglot.bench.report.report import ModelRecord, Report, Surroundings
 from triglot.bench.report.statistics import Ratio
-from triglot.bench.run import rounds, workers
+from triglot.bench.run import pool, rounds
 from triglot.bench.run import sweep as sweep_module
 from triglot.bench.run.rounds import ExtraTime, Outcome
 from triglot.shared.model.recipes import recipe
@@ -42,7 +42,7 @@ def test_a_failed_arm_is_a_row_and_the_sweep_continues(swept, no_more_rounds):
     assert {comparison.a.split("/")[0] for comparison in sweep.comparisons} == {"fake-a*", "fake-b"}
     assert worker_processes() == []
     models = {"bert-base-tiny": ModelRecord("d", recipe("bert-base-tiny").to_dict())}
-    surroundings = Surroundings({"packages": {}}, others=sweep.others)
+    surroundings = Surroundings({"packages": {}}, others=sweep.surroundings.others)
     report = Report(models, surroundings, [], sweep.results, sweep.comparisons)
     as_json = document.to_json(report)
     assert json.loads(json.dumps(as_json, allow_nan=False)) == as_json
@@ -106,6 +106,6 @@ def test_large_models_have_fewer_workers_alive():
 def test_memory_for_judging_is_returned_to_the_system(swept, monkeypatch):
     """For every arm, including those that are wrong, before the next one is built."""
     calls = []
-    monkeypatch.setattr(workers.memory, "give_back", lambda: calls.append(1))
+    monkeypatch.setattr(pool.load, "give_back", lambda: calls.append(1))
     swept(["fake-a", "fake-b", "fake-wrong-shape"])
     assert len(calls) == 1 + 4, "once for the truth, and once for each arm and the twin"

@@ -63,8 +63,7 @@ def test_a_full_disk_is_a_row(swept, monkeypatch, no_more_rounds):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Toolchain, "copy_to", copy_to)
-    with Toolchain(time_limit=1) as prepared:
-        _, results = swept(["fake-a", "fake-compiled"], toolchain=prepared)
+    _, results = swept(["fake-a", "fake-compiled"])
     assert [result.status for result in results.values()] == ["ok", "failed"]
     assert "No space left on device" in results["fake-compiled"].failure
 
@@ -72,6 +71,5 @@ def test_a_full_disk_is_a_row(swept, monkeypatch, no_more_rounds):
 def test_only_arms_that_pytorch_compiles_to_cpp_need_the_caches(swept, monkeypatch, no_more_rounds):
     prepared_for = []
     monkeypatch.setattr(Toolchain, "copy_to", lambda _, folder: prepared_for.append(folder.name))
-    with Toolchain(time_limit=1) as prepared:
-        swept(["fake-a", "fake-compiled", "fake-b"], toolchain=prepared, again=False)
+    swept(["fake-a", "fake-compiled", "fake-b"], again=False)
     assert [name.rsplit("-", 2)[0] for name in prepared_for] == ["fake-compiled"]

@@ -1,6 +1,5 @@
 """Training is judged before it is timed: every arm's loss, gradients and first step."""
 
-import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -9,16 +8,16 @@ import pytest
 
 from triglot import impls
 from triglot.bench.run import batches as batching
-from triglot.bench.run import benchmark, work
+from triglot.bench.run import work
 from triglot.bench.run.arms import ARMS, PLAN
-from triglot.bench.run.cases import Case, Cell
-from triglot.bench.run.settings import TRAINING_WORKLOADS, Settings
+from triglot.bench.run.cases import Case, Cell, Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.parity import training
 from triglot.parity.gradients import NoiseError, gradient_truth
 from triglot.parity.output_names import GRADIENTS, WEIGHTS, name_first_step
 from triglot.parity.training import TrainingTruth
+from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
 from triglot.shared.worker import WorkerError
 
@@ -59,7 +58,7 @@ def expected(tmp_path_factory):
 
 @pytest.mark.xdist_group("training arms")
 @pytest.mark.filterwarnings("ignore")  # of the peers
-@pytest.mark.parametrize("workload", TRAINING_WORKLOADS)
+@pytest.mark.parametrize("workload", WITH_GRADIENTS)
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [("bert-base-tiny", "float32"), ("dygraph-tiny", "float64"), ("translation-tiny", "float32")],
@@ -81,9 +80,7 @@ def test_every_arm_has_the_right_gradients_and_first_step(framework, model, dtyp
     ]
     assert len(names) >= (2 if model == "bert-base-tiny" else 1)
     for name in names:
-        module, function = ARMS[name].builder.split(":")
-        builder = getattr(importlib.import_module(module), function)
-        prepared = builder(checkpoint, Case(name, cell), batches)
+        prepared = ARMS[name].import_builder()(checkpoint, Case(name, cell), batches)
         results = prepared.call()
         prepared.wait(results)
         outputs = prepared.outputs(results)
@@ -164,8 +161,9 @@ def test_a_truth_that_cannot_be_computed_is_a_row(error, reason, task, monkeypat
 
     monkeypatch.setattr(work, "TrainingTruth", unknown)
     settings = Settings(seconds=0.05, rounds=2, warm_up=0.1)
-    swept = Sweep(BenchedModel("m", task[0]), ["triglot-torch-eager", "torch-nn"], settings, command=benchmark.WORKER)
-    swept.run(CELL)
+    model = BenchedModel(CELL.model, task[0])
+    swept = Sweep([model], [CELL], ["triglot-torch-eager", "torch-nn"], settings)
+    swept.time_cells()
     assert [(result.status, result.failure) for result in swept.results] == [("failed", reason)] * 2
     assert len(asked) == 1
 

@@ -12,9 +12,8 @@ import pytest
 
 import triglot
 from triglot import impls
-from triglot.bench.run import batches, benchmark, triglot_arm, worker, workers
-from triglot.bench.run.cases import Cell
-from triglot.bench.run.settings import ALLOCATORS, Settings
+from triglot.bench.run import arms, batches, pool, worker
+from triglot.bench.run.cases import ALLOCATORS, Cell, Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.shared.worker import Worker
@@ -22,7 +21,7 @@ from triglot.shared.worker import Worker
 HELD = "held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that the allocator keeps\n    del held"
 
 
-@pytest.mark.parametrize(("long_call", "seconds"), [(1.0, [workers.UNCOUNTED, 0.1]), (0.0, [0.1])])
+@pytest.mark.parametrize(("long_call", "seconds"), [(1.0, [pool.UNCOUNTED, 0.1]), (0.0, [0.1])])
 def test_the_first_call_of_a_turn_does_not_count(long_call, seconds, swept, monkeypatch, no_more_rounds):
     """It would measure what the turns of others left behind. Long calls are not repeated for that."""
     requests = []
@@ -30,7 +29,7 @@ def test_the_first_call_of_a_turn_does_not_count(long_call, seconds, swept, monk
     monkeypatch.setattr(
         Worker, "send", lambda self, kind, request: (requests.append(request), send(self, kind, request))
     )
-    monkeypatch.setattr(workers, "LONG_CALL", long_call)
+    monkeypatch.setattr(pool, "LONG_CALL", long_call)
     _, results = swept(["fake-a"], seconds=0.2, rounds=2, again=False)
     result = results["fake-a"]
     turns = requests[-2 * len(seconds) :]
@@ -90,11 +89,11 @@ from triglot.bench.run import worker
 
 def build(request):
     {HELD}
-    worker.full = worker.memory.resident()
+    worker.full = worker.load.resident()
     return object(), {{}}
 
 worker.build = build
-worker.sample = lambda *_: {{"freed": worker.full - worker.memory.resident()}}
+worker.sample = lambda *_: {{"freed": worker.full - worker.load.resident()}}
 worker.main()
 """
     process = Worker([sys.executable, "-P", "-c", program], tmp_path / "log", 1, 60, ALLOCATORS["keep"])
@@ -108,19 +107,19 @@ worker.main()
 def test_memory_of_the_truth_is_returned_before_workers_start():
     program = f"""
 import numpy as np
-from triglot.bench.machine import memory
+from triglot.bench.machine import load
 from triglot.bench.run.work import Work
 
 def compute_truth():
     global full
     {HELD}
-    full = memory.resident()
+    full = load.resident()
     return object()
 
 work = object.__new__(Work)
-work._truth, work._no_truth, work._compute_truth = None, None, compute_truth
+work._truth, work._compute_truth = None, compute_truth
 work.truth()
-print(full - memory.resident())
+print(full - load.resident())
 """
     environment = {**os.environ, **ALLOCATORS["keep"]}
     command = [sys.executable, "-P", "-c", program]
@@ -131,14 +130,14 @@ print(full - memory.resident())
 def test_generated_tokens_are_counted(make_checkpoint):
     """Generated tokens count up to the end of each target, padding included. The first token is given."""
     targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding
-    assert triglot_arm.count_generated(np.array(targets), 3) == 4 + 1 + 6
+    assert arms.count_generated(np.array(targets), 3) == 4 + 1 + 6
     checkpoint = make_checkpoint("translation-tiny")
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     batch: Any = batches.batches_of_cell(cell, checkpoint.config, None, 0)[0]
     assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a real token may have the id of padding"
     settings = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0)
-    sweep = Sweep(BenchedModel("m", checkpoint), ["triglot-torch-eager"], settings, command=benchmark.WORKER)
-    sweep.run(cell)
+    sweep = Sweep([BenchedModel("m", checkpoint)], [cell], ["triglot-torch-eager"], settings)
+    sweep.time_cells()
     result = sweep.results[0]
     assert result.latency_ms is not None, result.failure
     ids = impls.build("numpy", checkpoint).generate(batch.source)

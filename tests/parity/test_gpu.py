@@ -11,7 +11,7 @@ import triglot
 from triglot import impls
 from triglot.bench.machine import roofline
 from triglot.bench.run import arms
-from triglot.bench.run.settings import Settings
+from triglot.bench.run.cases import Settings
 from triglot.shared.arrays import HALVES
 from triglot.shared.choices import DTYPES
 from triglot.shared.errors import FrameworkError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triglot import exit_codes
-from triglot.bench.run.settings import ALLOCATORS, ORDERS, WORKLOADS
+from triglot.bench.run.cases import ALLOCATORS, ORDERS, WORKLOADS, Case, Settings, cells_of_grid
 from triglot.commands.options import (
     CPU,
     FLOAT32,
@@ -88,9 +88,8 @@ def bench(
     """Time Triglot and the stock encoders of the frameworks, after checking that each computes the right thing."""
     from triglot import models  # noqa: PLC0415
     from triglot.bench.report import comparison, document, page, tables  # noqa: PLC0415
-    from triglot.bench.run import arms, benchmark  # noqa: PLC0415
-    from triglot.bench.run.cases import Case, cells_of_grid  # noqa: PLC0415
-    from triglot.bench.run.settings import Settings  # noqa: PLC0415
+    from triglot.bench.run import arms  # noqa: PLC0415
+    from triglot.bench.run.sweep import Sweep  # noqa: PLC0415
     from triglot.bench.run.work import BenchedModel  # noqa: PLC0415
     from triglot.shared import files  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
@@ -140,7 +139,7 @@ def bench(
     total = len(cells) * len(names)
     title = f"bench of {', '.join(source.name for source in sources)}"
     with progress(title, quiet=quiet) as on_progress, JsonFile(json_file, is_resumed=earlier is not None) as file:
-        report = benchmark.bench(
+        sweep = Sweep(
             [BenchedModel(source.name, source.checkpoint, source.tokenizer) for source in sources],
             cells,
             names,
@@ -149,6 +148,7 @@ def bench(
             on_report=file.update,
             earlier=earlier,
         )
+        report = sweep.run()
     write_json(json_file, document.to_json(report))
     changes = comparison.compare(old, report) if old is not None else comparison.Changes()
     if markdown is not None:

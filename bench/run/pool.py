@@ -1,8 +1,8 @@
 """The worker processes of a cell: start them, judge their outputs, warm them up, and ask them for samples."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 from time import monotonic, process_time, sleep
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.bench.machine import load, memory
+from triglot.bench.machine import load
 from triglot.bench.report.report import Result
 from triglot.bench.report.statistics import is_steady, percentiles
 from triglot.parity.output_names import GENERATED
@@ -19,12 +19,9 @@ from triglot.shared.errors import FrameworkError
 from triglot.shared.worker import Worker, WorkerError
 
 from .arms import ARMS
-from .cases import Case
-from .settings import Settings
+from .cases import Case, Settings
 from .toolchain import Toolchain, cache_variables
 from .work import Work
-
-OnStep = Callable[[str], None]
 
 WARM_UP_WINDOW = 0.1  # seconds
 UNCOUNTED = 0.01  # seconds of calls, and at least one call, that do not count at the beginning of a turn
@@ -41,23 +38,25 @@ class _Measured:
     peak_mb: float = 0.0  # until its outputs were judged
     call_s: float = 0.0  # after warming up
     generated_tokens: int | None = None
+    device_samples: list[float] = field(default_factory=list[float])
 
 
 class Workers:
     """The workers that are alive, and the results of all that were started."""
 
     def __init__(
-        self, work: Work, settings: Settings, command: Iterable[str], on_step: OnStep, toolchain: Toolchain | None
+        self,
+        work: Work,
+        settings: Settings,
+        command: Sequence[str],
+        on_step: Callable[[str], None],
+        toolchain: Toolchain,
     ) -> None:
-        self._work = work
-        self.settings = settings
-        self._command = tuple(command)
-        self.on_step = on_step
-        self._toolchain = toolchain
+        self._work, self._command, self._toolchain = work, command, toolchain
+        self.settings, self.on_step = settings, on_step
         self._alive: dict[Case, Worker] = {}
         self._results: dict[Case, Result] = {}
         self._measured: dict[Case, _Measured] = {}
-        self._device_samples: dict[Case, list[float]] = {}
         self.environments: dict[str, Any] = {}
         self._own_processor_seconds = 0.0
         self._used_by_others: list[tuple[float, float]] = []  # processors, and for how many seconds
@@ -72,10 +71,10 @@ class Workers:
         """Return the result of each case that was started, with the statistics of its samples so far."""
         for case, result in self._results.items():
             if result.status == "ok" and result.rounds:
-                result.latency_ms = percentiles([sample for samples in result.rounds for sample in samples])
-                if self._device_samples[case]:
-                    result.device_ms = percentiles(self._device_samples[case])
                 measured = self._measured[case]
+                result.latency_ms = percentiles([sample for samples in result.rounds for sample in samples])
+                if measured.device_samples:
+                    result.device_ms = percentiles(measured.device_samples)
                 result.compile_s = max(0.0, measured.first_call_s - result.latency_ms.p50 / 1000)
                 self._work.add_throughput(result, measured.generated_tokens)
         return list(self._results.values())
@@ -90,13 +89,11 @@ class Workers:
 
     def peak_mb(self, case: Case | None) -> float:
         """Return the most memory in MiB that a case took; 0 if that is not known, or the case runs on a GPU."""
-        if case is None or case not in self._measured or case.cell.device != "cpu":
-            return 0.0
-        return self._measured[case].peak_mb
+        return self._measured[case].peak_mb if case is not None and case.cell.device == "cpu" else 0.0
 
     def call_seconds(self, case: Case) -> float:
         """Return the seconds that a call takes after warming up."""
-        return self._measured[case].call_s if case in self._measured else 0.0
+        return self._measured[case].call_s
 
     @contextmanager
     def watching_others(self) -> Generator[None]:
@@ -116,7 +113,7 @@ class Workers:
     def start(self, case: Case) -> bool:
         """Build a case in a new process, judge its outputs and warm it up. Return whether it can be timed."""
         result = self._results[case] = Result(case)
-        self._device_samples[case] = []
+        self._measured[case] = _Measured()
         self.on_step("computing the truth")
         try:
             self._work.truth()  # before the worker starts, because both need memory
@@ -124,7 +121,7 @@ class Workers:
             result.fail(str(error))
             return False
         folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=self._work.folder))
-        if self._toolchain is not None and ARMS[case.arm].compiles_cpp(case.cell.device):
+        if ARMS[case.arm].compiles_cpp(case.cell.device):
             self.on_step("preparing PyTorch's compiler")
             try:
                 self._toolchain.copy_to(folder)
@@ -157,9 +154,12 @@ class Workers:
         result = self._results[case]
         for name in ("import_s", "load_s", "peak_rss_mb", "peak_device_mb"):
             setattr(result, name, answer[name])
-        self._measured[case] = _Measured(answer["first_call_s"], answer["judged_rss_mb"])
+        self._measured[case].first_call_s, self._measured[case].peak_mb = (
+            answer["first_call_s"],
+            answer["judged_rss_mb"],
+        )
         is_right = self._judge(case, outputs)
-        memory.give_back()  # what judging gradients took
+        load.give_back()  # what judging gradients took
         return is_right
 
     def _judge(self, case: Case, file: Path) -> bool:
@@ -201,16 +201,15 @@ class Workers:
         if case not in self._alive:
             return False
         sleep(self.settings.pause)
-        if self.call_seconds(case) < LONG_CALL:
-            uncounted = self._ask(case, "sample", {"seconds": UNCOUNTED, "least": 1})
-            if uncounted is None:
-                return False
+        is_short = self.call_seconds(case) < LONG_CALL
+        if is_short and self._ask(case, "sample", {"seconds": UNCOUNTED, "least": 1}) is None:
+            return False
         answer = self._ask(case, "sample", {"seconds": seconds, "least": 1})
         if answer is None:
             return False
         result = self._results[case]
         result.rounds.append(answer["samples_ms"])
-        self._device_samples[case] += answer["device_ms"]
+        self._measured[case].device_samples += answer["device_ms"]
         result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
         return True
 
