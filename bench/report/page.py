@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from triglot.bench.run.cases import Cell
 from triglot.shared import files
@@ -21,13 +22,6 @@ from .report import Report, Result, Table
 
 
 @dataclass
-class _Plot:
-    title: str
-    text: str
-    svg: str
-
-
-@dataclass
 class _Section:
     """The plots of a grid, or the table and the plots of a cell. ``rows`` holds the status and texts of each row."""
 
@@ -35,11 +29,7 @@ class _Section:
     columns: Sequence[str] = ()
     rows: Sequence[tuple[str, Sequence[str]]] = ()
     notes: str = ""
-    plots: list[_Plot] = field(default_factory=list[_Plot])
-
-    def add(self, title: str, text: str, svg: str) -> None:
-        """Add a plot."""
-        self.plots.append(_Plot(title, text, svg))
+    plots: list[Any] = field(default_factory=list[Any])  # those of plots.py, which is imported only when it draws
 
 
 def check_page(path: Path) -> None:
@@ -129,12 +119,9 @@ def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
         fixed = f"length {cell.length}" if axis == "batch" else f"batch {cell.batch}"
         fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
         section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {fixed}{fill}, {tables.where(cell)}")
-        text = "Lower is better. Dashed: stock encoders; pale: the other frameworks."
-        section.add("Latency", text, plots.curves(line, axis, "latency"))
+        section.plots.append(plots.curves(line, axis, "latency"))
         if all(result.tokens_per_second for result in line):
-            section.add(
-                "Throughput", "Higher is better. Only real tokens count.", plots.curves(line, axis, "throughput")
-            )
+            section.plots.append(plots.curves(line, axis, "throughput"))
         sections.append(section)
     return sections
 
@@ -142,30 +129,20 @@ def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
 def _cell_section(report: Report, table: Table) -> _Section:
     from . import plots  # noqa: PLC0415 (matplotlib)
 
-    timed = [row for row in table.rows if row.result.status == "ok"]
-    results = [row.result for row in timed]
+    timed = [row.result for row in table.rows if row.result.status == "ok"]
     columns, texts = tables.used_columns(table.rows)
     rows = [(row.result.status, row_texts) for row, row_texts in zip(table.rows, texts, strict=True)]
     section = _Section(tables.title(table.cell), columns, rows, tables.notes(table, report.surroundings))
     if timed:
-        section.add("Latency", "Lower is better.", plots.latencies(results))
-    if any(row.ratio for row in timed):
-        floor = table.twin.noise if table.twin else None
-        noise = "The noise was not measured." if floor is None else f"Grey: the noise floor of this run, {floor:.1%}."
-        text = f"Relative to {table.baseline}, which took turns with it: left of 1 is faster. {noise}"
-        section.add("Ratios", text, plots.ratios(timed, floor or 0.0))
+        section.plots.append(plots.latencies(timed))
+    if any(row.ratio for row in table.rows if row.result.status == "ok"):
+        section.plots.append(plots.ratios(table))
     roof = report.roofline_of(table.cell)
-    points = [result for result in results if result.useful_gflops and result.flops_per_byte]
+    points = [result for result in timed if result.useful_gflops and result.flops_per_byte]
     if roof and roof.gflops and roof.copy_gb_per_s and points:
-        text = (
-            "How close each arm comes to what the hardware reached in the same run. The traffic is the least that is "
-            "possible: each weight once, and the vectors into and out of each layer."
-        )
-        section.add("Roofline", text, plots.roofline(points, roof.gflops, roof.copy_gb_per_s))
+        section.plots.append(plots.roofline(points, roof.gflops, roof.copy_gb_per_s))
     if timed:
-        text = "Lower is better. Framework, weights and activations."
-        section.add("Memory", text, plots.memory(results))
-        section.add("Cold start", "Lower is better.", plots.cold_starts(results))
+        section.plots += [plots.memory(timed), plots.cold_starts(timed)]
     return section
 
 

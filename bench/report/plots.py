@@ -6,6 +6,7 @@
 import io
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -16,11 +17,20 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from triglot.bench.run.arms import ARMS
 
-from .report import Result, Row
+from .report import Result, Table
 
 COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d", "onnxruntime": "#6b7280"}
 PARTS = (("import", "#94a3b8"), ("load and build", "#64748b"), ("compile", "#1e293b"))  # of a cold start
 _BAR = 0.3  # height in inches
+
+
+@dataclass
+class Plot:
+    """A plot, its heading, and what a reader must know about it."""
+
+    heading: str
+    text: str
+    svg: str
 
 
 def framework(result: Result) -> str:
@@ -32,9 +42,10 @@ def _colour(result: Result) -> str:
     return COLOURS[framework(result)]
 
 
-def ratios(rows: Sequence[Row], floor: float) -> str:
-    """Plot how many times as long as the baseline each arm takes, with intervals. ``floor``: the noise around 1."""
-    compared = [(row.result, row.ratio) for row in rows if row.ratio]
+def ratios(table: Table) -> Plot:
+    """Plot how many times as long as the baseline each arm takes, with intervals, and the noise around 1."""
+    compared = [(row.result, row.ratio) for row in table.rows if row.ratio and row.result.status == "ok"]
+    floor = table.twin.noise if table.twin else 0.0
     figure, axes = _rows([result for result, _ in compared], "times as long as the baseline (log scale)")
     axes.set_xscale("log")
     axes.axvspan(1 / (1 + floor), 1 + floor, color="0.9", zorder=0)
@@ -47,10 +58,12 @@ def ratios(rows: Sequence[Row], floor: float) -> str:
     high = max([ratio.high for _, ratio in compared] + [1 + floor])
     axes.set_xlim(low / 1.1, high * (high / low) ** 0.35 * 1.1)
     _plain(axes.xaxis, low / 1.1, high * 1.1)
-    return _svg(figure, "Ratios with their intervals")
+    noise = f"Grey: the noise floor of this run, {floor:.1%}." if table.twin else "The noise was not measured."
+    text = f"Relative to {table.baseline}, which took turns with it: left of 1 is faster. {noise}"
+    return _plot(figure, "Ratios", text, "Ratios with their intervals")
 
 
-def latencies(results: Sequence[Result]) -> str:
+def latencies(results: Sequence[Result]) -> Plot:
     """Plot the median latency of each arm as a bar, with a whisker to the 90th percentile."""
     figure, axes = _rows(results, "milliseconds per call: median, whisker to the 90th percentile")
     shown = [(result, result.latency_ms) for result in results if result.latency_ms]
@@ -59,10 +72,10 @@ def latencies(results: Sequence[Result]) -> str:
         axes.plot([latency.p50, latency.p90], [place, place], color="black", linewidth=1)
         _note(axes, latency.p90, place, f"{_digits(latency.p50)} (90 %: {_digits(latency.p90)})")
     axes.set_xlim(0, 1.3 * max(latency.p90 for _, latency in shown))
-    return _svg(figure, "Latency of each arm")
+    return _plot(figure, "Latency", "Lower is better.", "Latency of each arm")
 
 
-def memory(results: Sequence[Result]) -> str:
+def memory(results: Sequence[Result]) -> Plot:
     """Plot the peak memory of each arm: of the device, or above an idle worker."""
     on_device = results[0].case.cell.device != "cpu"
     field, where = ("peak_device_mb", "of the device") if on_device else ("peak_rss_mb", "above an idle worker")
@@ -72,10 +85,11 @@ def memory(results: Sequence[Result]) -> str:
         axes.barh(place, peak, color=_colour(result), height=0.6)
         _note(axes, peak, place, f"{peak:,.0f}")
     axes.set_xlim(0, 1.15 * max([peak for _, peak in peaks], default=1))
-    return _svg(figure, "Peak memory of each arm")
+    text = "Lower is better. Framework, weights and activations."
+    return _plot(figure, "Memory", text, "Peak memory of each arm")
 
 
-def cold_starts(results: Sequence[Result]) -> str:
+def cold_starts(results: Sequence[Result]) -> Plot:
     """Plot the parts of each cold start, one after the other."""
     figure, axes = _rows(results, "seconds from an idle worker to the first result")
     ends = np.zeros(len(results))
@@ -87,10 +101,10 @@ def cold_starts(results: Sequence[Result]) -> str:
         _note(axes, end, place, f"{end:.1f}")
     axes.set_xlim(0, 1.15 * ends.max())
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False, fontsize=9)
-    return _svg(figure, "Cold start of each arm, in parts")
+    return _plot(figure, "Cold start", "Lower is better.", "Cold start of each arm, in parts")
 
 
-def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> str:
+def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> Plot:
     """Plot useful work over the least traffic that it takes, below what the hardware reached."""
     points = [
         (result.flops_per_byte or 0.0, result.useful_gflops or 0.0, result.case.arm, _colour(result))
@@ -114,10 +128,14 @@ def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> 
     _plain(axes.yaxis, bottom, 2 * gflops)
     _plain(axes.xaxis, left, right)
     _open(axes)
-    return _svg(figure, "Roofline")
+    text = (
+        "How close each arm comes to what the hardware reached in the same run. The traffic is the least that is "
+        "possible: each weight once, and the vectors into and out of each layer."
+    )
+    return _plot(figure, "Roofline", text, "Roofline")
 
 
-def curves(results: Sequence[Result], axis: str, value: str) -> str:
+def curves(results: Sequence[Result], axis: str, value: str) -> Plot:
     """Plot "latency" or "throughput" over "batch" or "length", with a panel for each framework."""
     frameworks = [name for name in COLOURS if any(framework(result) == name for result in results)]
     figure = Figure(figsize=(max(9.0, 3.6 * len(frameworks)), 4.4), layout="constrained")
@@ -151,7 +169,11 @@ def curves(results: Sequence[Result], axis: str, value: str) -> str:
         _open(axes)
     _plain(panels[0].yaxis, bottom, top)
     panels[0].set_ylabel({"latency": "median of a call (ms)", "throughput": "real tokens per second"}[value])
-    return _svg(figure, f"{value} over {axis}")
+    texts = {
+        "latency": "Lower is better. Dashed: stock encoders; pale: the other frameworks.",
+        "throughput": "Higher is better. Only real tokens count.",
+    }
+    return _plot(figure, value.capitalize(), texts[value], f"{value} over {axis}")
 
 
 def _value(result: Result, value: str) -> float:
@@ -225,9 +247,9 @@ def _plain(axis: Any, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _svg(figure: Figure, title: str) -> str:
-    """Return the figure as an SVG element. The same figure gives the same text."""
+def _plot(figure: Figure, heading: str, text: str, title: str) -> Plot:
+    """Return the plot of a figure. The same figure gives the same text; ``title`` describes it to screen readers."""
     file = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": title, "svg.fonttype": "path"}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Title": title})
-    return file.getvalue()[file.getvalue().index("<svg") :]
+    return Plot(heading, text, file.getvalue()[file.getvalue().index("<svg") :])
