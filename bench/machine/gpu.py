@@ -31,9 +31,13 @@ def _finds(framework: str, device: str, loaded: Mapping[str, Any]) -> bool:
             return bool(loaded["jax"].devices(device))
         except RuntimeError:
             return False
-    if framework == "paddle":
-        return loaded["paddle"].device.cuda.device_count() > 0
-    return loaded["torch"].cuda.is_available()
+    cuda = _cuda(framework, loaded)
+    return cuda.device_count() > 0 if framework == "paddle" else cuda.is_available()
+
+
+def _cuda(framework: str, loaded: Mapping[str, Any]) -> Any:
+    """Return the CUDA module of PyTorch or Paddle."""
+    return loaded["paddle"].device.cuda if framework == "paddle" else loaded["torch"].cuda
 
 
 class DeviceClock:
@@ -63,8 +67,8 @@ def clock(framework: str, device: str, loaded: Mapping[str, Any]) -> DeviceClock
     """Return the clock of a device; None on a CPU, and in JAX, which has no events."""
     if device == "cpu" or framework not in ("torch", "paddle"):
         return None
-    cuda = loaded["torch"].cuda if framework == "torch" else loaded["paddle"].device.cuda
-    return DeviceClock(*(cuda.Event(enable_timing=True) for _ in range(2)))  # resolution: half a microsecond
+    event = _cuda(framework, loaded).Event
+    return DeviceClock(event(enable_timing=True), event(enable_timing=True))  # resolution: half a microsecond
 
 
 def peak_mb(framework: str, device: str, loaded: Mapping[str, Any]) -> float | None:
@@ -74,5 +78,4 @@ def peak_mb(framework: str, device: str, loaded: Mapping[str, Any]) -> float | N
     if framework == "jax":
         statistics: dict[str, int] = loaded["jax"].devices(device)[0].memory_stats() or {}
         return statistics.get("peak_bytes_in_use", 0) / MEBIBYTE
-    cuda = loaded["torch"].cuda if framework == "torch" else loaded["paddle"].device.cuda
-    return cuda.max_memory_allocated() / MEBIBYTE
+    return _cuda(framework, loaded).max_memory_allocated() / MEBIBYTE

@@ -8,7 +8,6 @@ import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 BUSY = 0.1  # processors that other processes may use before the machine counts as busy
 STEADY = 1.2  # slow rounds over fast ones; a neighbour on the same physical core makes it 1.5 without raising the load
@@ -39,34 +38,12 @@ class MachineState:
         return cls(load, frequency, processes)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The time, and the seconds that all processors were in use until then; None if the system does not say."""
-
-    busy: float | None
-    time: float
-
-    @classmethod
-    def now(cls) -> "Moment":
-        """Read both."""
-        return cls(_busy_seconds(), monotonic())
-
-
-def _busy_seconds() -> float | None:
+def busy_seconds() -> float | None:
+    """Return the seconds that all processors were in use since the machine started; None if it does not say."""
     if not _STATISTICS.is_file():
         return None
     user, nice, system, _, _, interrupt, soft, *_ = (int(part) for part in _STATISTICS.read_text().split()[1:11])
     return (user + nice + system + interrupt + soft) / os.sysconf("SC_CLK_TCK")
-
-
-def used_by_others(before: Moment, after: Moment, own_seconds: float) -> float | None:
-    """Return how many processors other processes used between two moments.
-
-    ``own_seconds`` is the processor time that the benchmark itself used.
-    """
-    if before.busy is None or after.busy is None or after.time <= before.time:
-        return None
-    return max(0.0, (after.busy - before.busy - own_seconds) / (after.time - before.time))
 
 
 def processors(count: int) -> list[int]:

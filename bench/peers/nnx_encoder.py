@@ -18,17 +18,26 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
+from triglot.shared.porting.dialects.dialect import attention
 from triglot.shared.training.plan import BETAS, EPSILON
 
-from .names import encoder_names
+from .tables import encoder_table
 
-_LINEAR = (
-    *((f"attention.{name}", f"attention.{name}") for name in ("query", "key", "value")),
-    ("attention.output", "attention.out"),
-    ("feed_forward.inner", "inner"),
-    ("feed_forward.output", "outer"),
+# The kernels are (in, out), as in a checkpoint, but those of the attention have an axis for the heads.
+_TABLE = encoder_table(
+    "nnx",
+    "layers",
+    {
+        **attention("attention", "attention.", ("query", "key", "value", "out")),
+        "post_attention.norm": "attention_norm",
+        "feed_forward.inner": "inner",
+        "feed_forward.output": "outer",
+        "post_feed_forward.norm": "outer_norm",
+    },
+    transposed=False,
+    weight=".kernel",
+    norm_scale=".scale",
 )
-_NORMS = (("post_attention.norm", "attention_norm"), ("post_feed_forward.norm", "outer_norm"))
 
 
 class Layer(nnx.Module):
@@ -142,29 +151,22 @@ class NnxArm:
         return float(value)
 
 
-def _names(config: ModelConfig) -> dict[str, str]:
-    """Map canonical names to the paths of Flax. Its kernels are (in, out) too, but have an extra axis for heads."""
-    return encoder_names(config, _LINEAR, _NORMS, layer="layers", leaves=("embedding", "kernel", "scale"))
-
-
-def _by_path(state: Any) -> dict[str, Any]:
-    return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+def _by_name(state: Any) -> dict[str, Any]:
+    """Return the variables of a state by the names of the table, in which each weight is a kernel."""
+    paths = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+    return {name.replace(".embedding", ".kernel"): variable for name, variable in paths.items()}
 
 
 def _load(model: Encoder, checkpoint: Checkpoint) -> None:
-    variables = _by_path(nnx.state(model, nnx.Param))
-    names = _names(checkpoint.config)
-    assert set(names.values()) == set(variables), set(names.values()) ^ set(variables)
-    for name, path in names.items():
-        value = variables[path].get_value()
-        array = np.asarray(checkpoint.tensors[name], np.float32).reshape(value.shape)
-        variables[path].set_value(jnp.asarray(array, value.dtype))
+    variables, arrays = _by_name(nnx.state(model, nnx.Param)), _TABLE.from_canonical(checkpoint)
+    assert variables.keys() == arrays.keys(), variables.keys() ^ arrays.keys()
+    for name, variable in variables.items():
+        value = variable.get_value()
+        variable.set_value(jnp.asarray(arrays[name].astype(np.float32).reshape(value.shape), value.dtype))
 
 
 def _canonical(config: ModelConfig, state: Any) -> dict[str, Array]:
     """Return a state of Flax as arrays under the canonical names."""
-    variables, shapes = _by_path(state), schema.parameters(config)
-    return {
-        name: np.asarray(variables[path].get_value()).reshape(shapes[name].shape)
-        for name, path in _names(config).items()
-    }
+    arrays = {name: np.asarray(variable.get_value()) for name, variable in _by_name(state).items()}
+    shapes = schema.parameters(config)
+    return {name: array.reshape(shapes[name].shape) for name, array in _TABLE.to_canonical(config, arrays).items()}

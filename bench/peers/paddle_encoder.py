@@ -13,20 +13,23 @@ from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.porting.dialects.dialect import attention
 from triglot.shared.training.plan import BETAS, EPSILON
 
-from .names import encoder_names
+from .tables import encoder_table
 
-_LINEAR = (
-    ("attention.query", "self_attn.q_proj"),
-    ("attention.key", "self_attn.k_proj"),
-    ("attention.value", "self_attn.v_proj"),
-    ("attention.output", "self_attn.out_proj"),
-    ("feed_forward.inner", "linear1"),
-    ("feed_forward.output", "linear2"),
+_TABLE = encoder_table(
+    "paddle.nn",
+    "encoder.layers",
+    {
+        **attention("attention", "self_attn.", ("q_proj", "k_proj", "v_proj", "out_proj")),
+        "post_attention.norm": "norm1",
+        "feed_forward.inner": "linear1",
+        "feed_forward.output": "linear2",
+        "post_feed_forward.norm": "norm2",
+    },
+    transposed=False,
 )
-_NORMS = (("post_attention.norm", "norm1"), ("post_feed_forward.norm", "norm2"))
 
 
 class Encoder(nn.Layer):
@@ -52,8 +55,7 @@ class Encoder(nn.Layer):
         pooler = "pooler" in config.heads_on_top
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         # Paddle accepts arrays, although its stubs do not say so.
-        names = _names(config)
-        state: Any = {stock: np.asarray(tensors[name], np.float32) for name, stock in names.items()}
+        state: Any = {name: array.astype(np.float32) for name, array in _TABLE.from_canonical(checkpoint).items()}
         missing, unknown = self.set_state_dict(state)
         assert not missing, missing
         assert not unknown, unknown
@@ -147,9 +149,4 @@ class PaddleArm:
             name: np.zeros(parameters[name].shape, np.float32) if tensor is None else tensor.numpy()
             for name, tensor in tensors.items()
         }
-        return {name: arrays[stock] for name, stock in _names(self.config).items()}
-
-
-def _names(config: ModelConfig) -> dict[str, str]:
-    """Map canonical names to those of Paddle. Linear weights are (in, out) in both."""
-    return encoder_names(config, _LINEAR, _NORMS, layer="encoder.layers")
+        return _TABLE.to_canonical(self.config, arrays)

@@ -1,28 +1,126 @@
-"""``torch.nn.TransformerEncoder`` as an arm, with its fast path for inference."""
+"""PyTorch modules as arms, and ``torch.nn.TransformerEncoder`` as one, with its fast path for inference."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
+from triglot.impls import pytorch as _initialized  # noqa: F401 (it makes the first calls of PyTorch safe, for every arm)
+from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.porting.dialects.dialect import attention
+from triglot.shared.training.plan import BETAS, EPSILON
 
-from .names import encoder_names
-from .torch_arm import TorchArm
+from .tables import encoder_table
 
-_LINEAR = (
-    ("attention.output", "self_attn.out_proj"),
-    ("feed_forward.inner", "linear1"),
-    ("feed_forward.output", "linear2"),
+_PARTS = ("query", "key", "value")  # PyTorch packs them into one weight and one bias
+_TABLE = encoder_table(
+    "torch.nn",
+    "encoder.layers",
+    {
+        **attention("attention", "self_attn.", (*_PARTS, "out_proj")),
+        "post_attention.norm": "norm1",
+        "feed_forward.inner": "linear1",
+        "feed_forward.output": "linear2",
+        "post_feed_forward.norm": "norm2",
+    },
+    transposed=True,
 )
-_NORMS = (("post_attention.norm", "norm1"), ("post_feed_forward.norm", "norm2"))
-_PACKED = ("query", "key", "value")
+
+
+ToCanonical = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+class TorchArm:
+    """A module and its batches.
+
+    ``run`` takes the inputs of a batch and returns "output" (B, S, D), and "pooler" (B, D) if the model has one.
+    ``to_canonical`` takes an array for each parameter of the module, and returns them under the canonical names.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        run: Callable[[Any], dict[str, Tensor]],
+        inputs: Sequence[Any],
+        case: Case,
+        batches: Sequence[EncoderBatch],
+        to_canonical: ToCanonical,
+    ) -> None:
+        self.run, self.inputs, self.to_canonical = run, inputs, to_canonical
+        self.device, self.workload = case.cell.device, case.cell.workload
+        self.compute = {
+            "forward": self._forward,
+            "forward+backward": self._gradients,
+            "training": self._step,
+        }[self.workload]
+        self.targets = [
+            tuple(torch.from_numpy(array.copy()).to(self.device) for array in (batch.valid, batch.teacher))
+            for batch in batches
+            if batch.teacher is not None
+        ]
+        self.parameters = dict(module.named_parameters())
+        if self.workload == "training":  # an optimizer imports PyTorch's compiler, which takes 1.5 s
+            self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON)
+
+    def call(self) -> list[Any]:
+        """Compute every batch."""
+        with torch.inference_mode(self.workload == "forward"):
+            return [self.compute(number) for number in range(len(self.inputs))]
+
+    def wait(self, results: list[Any]) -> None:
+        """Wait until the results are finished."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """Return what the first call returned for the first batch."""
+        if self.workload == "forward":
+            return {name: _array(value.float()) for name, value in results[0].items()}
+        if self.workload == "forward+backward":
+            loss, gradients = results[0]
+            return name_gradients(float(loss), self.to_canonical(self._arrays(gradients)))
+        state = self.optimizer.state
+        first = {name: state[tensor].get("exp_avg") for name, tensor in self.parameters.items()}
+        moments, weights = (self.to_canonical(self._arrays(tensors)) for tensors in (first, self.parameters))
+        return name_first_step(results[0], moments, weights)
+
+    def _forward(self, number: int) -> dict[str, Tensor]:
+        return self.run(self.inputs[number])
+
+    def _loss(self, number: int) -> Tensor:
+        valid, teacher = self.targets[number]
+        difference = torch.where(valid[:, :, None], self.run(self.inputs[number])["output"] - teacher, 0.0)
+        return difference.square().sum() / (valid.sum() * teacher.shape[-1])
+
+    def _gradients(self, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+        value = self._loss(number)
+        gradients = torch.autograd.grad(value, list(self.parameters.values()), materialize_grads=True)
+        return value, dict(zip(self.parameters, gradients, strict=True))
+
+    def _step(self, number: int) -> float:
+        value = self._loss(number)
+        self.optimizer.zero_grad()
+        value.backward()
+        self.optimizer.step()
+        return value.item()
+
+    def _arrays(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Array]:
+        """Return the tensors as arrays, with zeros for parameters that the loss does not read."""
+        return {
+            name: np.zeros(tuple(self.parameters[name].shape), np.float32) if tensor is None else _array(tensor)
+            for name, tensor in tensors.items()
+        }
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().cpu().numpy()
 
 
 class Encoder(nn.Module):
@@ -48,7 +146,8 @@ class Encoder(nn.Module):
         )
         self.encoder = nn.TransformerEncoder(layer, config.layers)
         self.pooler = nn.Linear(size, size) if "pooler" in config.heads_on_top else None
-        self.load_state_dict({name: torch.from_numpy(array) for name, array in _state(checkpoint).items()})
+        arrays = _packed(_TABLE.from_canonical(checkpoint))
+        self.load_state_dict({name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()})
 
     def forward(self, ids: Tensor, segments: Tensor | None, padding: Tensor) -> dict[str, Tensor]:
         """ids, segments: (B, S). padding: bool (B, S), True = hidden. Returns "output", and "pooler" if any."""
@@ -63,8 +162,8 @@ class Encoder(nn.Module):
 
 
 def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
-    """Build the encoder and its inputs."""
-    device = case.cell.device
+    """Build ``Encoder`` and its inputs."""
+    device, config = case.cell.device, checkpoint.config
     model = Encoder(checkpoint).to(device, getattr(torch, case.cell.dtype)).eval()
     inputs = [
         tuple(
@@ -73,41 +172,28 @@ def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch])
         )
         for batch in batches
     ]
-    return TorchArm(
-        model, lambda tensors: model(*tensors), inputs, case, batches, partial(_canonical, checkpoint.config)
-    )
+
+    def to_canonical(state: Mapping[str, Array]) -> dict[str, Array]:
+        return _TABLE.to_canonical(config, _unpacked(state))
+
+    return TorchArm(model, lambda tensors: model(*tensors), inputs, case, batches, to_canonical)
 
 
-def _names(config: ModelConfig) -> dict[str, str]:
-    """Map canonical names to those of PyTorch, for parameters that are separate in both."""
-    return encoder_names(config, _LINEAR, _NORMS, layer="encoder.layers")
+def _packed(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ``state`` with query, key and value in one weight and one bias, as PyTorch has them."""
+    packed = dict(state)
+    for name in state:
+        if ".query." in name:
+            parts = [packed.pop(name.replace(".query.", f".{part}.")) for part in _PARTS]
+            packed[name.replace(".query.", ".in_proj_")] = np.concatenate(parts)
+    return packed
 
 
-def _state(checkpoint: Checkpoint) -> dict[str, Array]:
-    """Return the weights under PyTorch's names. Linear weights are (out, in); query, key and value are packed."""
-    tensors = {name: np.asarray(tensor, np.float32) for name, tensor in checkpoint.tensors.items()}
-    state = {stock: _transposed(name, tensors[name]) for name, stock in _names(checkpoint.config).items()}
-    for layer in range(checkpoint.config.layers):
-        at = f"encoder.layers.{layer}"
-        for kind in ("weight", "bias"):
-            names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
-            packed = np.concatenate([_transposed(name, tensors[name]) for name in names])
-            state[f"{at}.self_attn.in_proj_{kind}"] = packed
-    return state
-
-
-def _canonical(config: ModelConfig, state: Mapping[str, Array]) -> dict[str, Array]:
-    """Return PyTorch's weights under the canonical names, the inverse of ``_state``."""
-    tensors = {name: _transposed(name, state[stock]) for name, stock in _names(config).items()}
-    for layer in range(config.layers):
-        at = f"encoder.layers.{layer}"
-        for kind in ("weight", "bias"):
-            names = [f"{at}.attention.{name}.{kind}" for name in _PACKED]
-            parts = np.split(state[f"{at}.self_attn.in_proj_{kind}"], len(_PACKED))
-            tensors |= {name: _transposed(name, part) for name, part in zip(names, parts, strict=True)}
-    return tensors
-
-
-def _transposed(canonical: str, array: Array) -> Array:
-    linear = array.ndim == 2 and not canonical.startswith("embeddings.")
-    return np.ascontiguousarray(array.T) if linear else array
+def _unpacked(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ``state`` with query, key and value apart, as the table has them."""
+    unpacked = dict(state)
+    for name in state:
+        if ".in_proj_" in name:
+            for part, array in zip(_PARTS, np.split(unpacked.pop(name), len(_PARTS)), strict=True):
+                unpacked[name.replace(".in_proj_", f".{part}.")] = array
+    return unpacked

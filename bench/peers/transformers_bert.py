@@ -15,26 +15,11 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.porting.dialects import huggingface
 
-from .torch_arm import TorchArm
+from .torch_encoder import TorchArm
 
 
-def eager(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
-    """Build the model with plain attention."""
-    return _prepared(checkpoint, case, batches, "eager", compiled=False)
-
-
-def sdpa(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
-    """Build the model with ``scaled_dot_product_attention``, the default of transformers."""
-    return _prepared(checkpoint, case, batches, "sdpa", compiled=False)
-
-
-def compiled(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> TorchArm:
-    """Build the model with ``scaled_dot_product_attention`` and ``torch.compile``."""
-    return _prepared(checkpoint, case, batches, "sdpa", compiled=True)
-
-
-def _prepared(
-    checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool
+def prepare(
+    checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool = False
 ) -> TorchArm:
     """Build the model from weights that Triglot ports to it."""
     device = case.cell.device
@@ -64,3 +49,8 @@ def _prepared(
         for batch in batches
     ]
     return TorchArm(model, run, inputs, case, batches, partial(huggingface.TABLE.to_canonical, checkpoint.config))
+
+
+eager = partial(prepare, attention="eager")
+sdpa = partial(prepare, attention="sdpa")  # ``scaled_dot_product_attention``, the default of transformers
+compiled = partial(prepare, attention="sdpa", compiled=True)

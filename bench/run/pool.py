@@ -1,6 +1,6 @@
 """The worker processes of a cell: start them, judge their outputs, warm them up, and ask them for samples."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from triglot.bench.report.statistics import is_steady, percentiles
 from triglot.parity.output_names import GENERATED
 from triglot.shared.checkpoint import npz
 from triglot.shared.errors import FrameworkError
-from triglot.shared.worker import Worker, WorkerError
+from triglot.shared.worker import Message, Worker, WorkerError
 
 from .arms import ARMS
 from .cases import Case, Settings
@@ -28,6 +28,10 @@ UNCOUNTED = 0.01  # seconds of calls, and at least one call, that do not count a
 # Seconds. In three arms with calls this long, the first call of a turn took -14, 5 and 10 ms longer than the second,
 # give or take 7, 9 and 14, which is not worth an extra call. In arms with calls of 0.2 s it took up to 13 ms longer.
 LONG_CALL = 0.7
+
+
+class _CaseError(Exception):
+    """Why a case cannot be timed."""
 
 
 @dataclass
@@ -59,7 +63,7 @@ class Workers:
         self._measured: dict[Case, _Measured] = {}
         self.environments: dict[str, Any] = {}
         self._own_processor_seconds = 0.0
-        self._used_by_others: list[tuple[float, float]] = []  # processors, and for how many seconds
+        self._others_processor_seconds = self._watched_seconds = 0.0
 
     def __enter__(self) -> "Workers":
         return self
@@ -98,99 +102,81 @@ class Workers:
     @contextmanager
     def watching_others(self) -> Generator[None]:
         """Measure meanwhile how many processors other processes use."""
-        before, own = load.Moment.now(), self._own_processor_seconds + process_time()
+        begin, busy, own = monotonic(), load.busy_seconds(), self._own_processor_seconds + process_time()
         yield
-        after = load.Moment.now()
-        used = load.used_by_others(before, after, self._own_processor_seconds + process_time() - own)
-        if used is not None:
-            self._used_by_others.append((used, after.time - before.time))
+        if busy is not None:
+            own = self._own_processor_seconds + process_time() - own
+            self._others_processor_seconds += max(0.0, (load.busy_seconds() or 0.0) - busy - own)
+            self._watched_seconds += monotonic() - begin
 
     def used_by_others(self) -> float | None:
         """Return how many processors others used while the arms took turns; None if that is not known."""
-        elapsed = sum(seconds for _, seconds in self._used_by_others)
-        return sum(used * seconds for used, seconds in self._used_by_others) / elapsed if elapsed else None
+        return self._others_processor_seconds / self._watched_seconds if self._watched_seconds else None
 
     def start(self, case: Case) -> bool:
         """Build a case in a new process, judge its outputs and warm it up. Return whether it can be timed."""
-        result = self._results[case] = Result(case)
-        self._measured[case] = _Measured()
+        self._results[case], self._measured[case] = Result(case), _Measured()
+        try:
+            self._build(case)
+            self._warm_up(case)
+        except _CaseError as error:
+            self._fail(case, error)
+        return self.is_alive(case)
+
+    def _build(self, case: Case) -> None:
+        arm, work, measured = ARMS[case.arm], self._work, self._measured[case]
         self.on_step("computing the truth")
         try:
-            self._work.truth()  # before the worker starts, because both need memory
+            work.truth()  # before the worker starts, because both need memory
         except FrameworkError as error:
-            result.fail(str(error))
-            return False
-        folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=self._work.folder))
-        if ARMS[case.arm].compiles_cpp(case.cell.device):
+            raise _CaseError(str(error)) from error
+        folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=work.folder))
+        if arm.compiles_cpp(case.cell.device):
             self.on_step("preparing PyTorch's compiler")
             try:
                 self._toolchain.copy_to(folder)
             except OSError as error:
-                result.fail(f"cannot prepare the compiler: {error.strerror or error}")
-                return False
+                raise _CaseError(f"cannot prepare the compiler: {error.strerror or error}") from error
         self.on_step(f"building {case.arm}")
         variables = {**self.settings.worker_variables(), **cache_variables(folder)}
         self._alive[case] = Worker(
             self._command, folder / "log", case.cell.threads, self.settings.time_limit, variables
         )
-        return self._build(case, folder / "outputs.npz") and self._warm_up(case)
-
-    def _build(self, case: Case, outputs: Path) -> bool:
-        arm, work = ARMS[case.arm], self._work
         request = {
             "case": {"arm": case.arm, **asdict(case.cell)},
-            "arm": {name: getattr(arm, name) for name in ("framework", "mode", "builder", "packages")},
+            "arm": asdict(arm),
             "checkpoint": str(work.checkpoint),
             "batches": [str(file) for file in work.files],
             "judged": str(work.judged_file) if work.judged_file else None,
-            "outputs": str(outputs),
+            "outputs": str(folder / "outputs.npz"),
             "processors": load.processors(case.cell.threads),
             "memory_limit_mb": self.settings.memory_limit_mb,
         }
         answer = self._ask(case, "build", request)
-        if answer is None:
-            return False
         self.environments[case.arm] = answer["environment"]
-        result = self._results[case]
         for name in ("import_s", "load_s", "peak_rss_mb", "peak_device_mb"):
-            setattr(result, name, answer[name])
-        self._measured[case].first_call_s, self._measured[case].peak_mb = (
-            answer["first_call_s"],
-            answer["judged_rss_mb"],
-        )
-        is_right = self._judge(case, outputs)
-        load.give_back()  # what judging gradients took
-        return is_right
-
-    def _judge(self, case: Case, file: Path) -> bool:
-        """Judge the outputs of a case, and end it if they are wrong."""
-        result = self._results[case]
-        outputs = npz.read(file)
+            setattr(self._results[case], name, answer[name])
+        measured.first_call_s, measured.peak_mb = answer["first_call_s"], answer["judged_rss_mb"]
+        outputs = npz.read(folder / "outputs.npz")
         if GENERATED in outputs:
-            self._measured[case].generated_tokens = int(outputs.pop(GENERATED))
+            measured.generated_tokens = int(outputs.pop(GENERATED))
         try:
-            result.parity = self._work.truth().judge(outputs)
-        except MemoryError:
-            result.fail("not enough memory to judge the outputs")
-        else:
-            if result.parity.verdict != "pass":
-                result.fail(f"{result.parity.name} diverged: {result.parity.reason}")
-        if result.status == "failed":
-            self.close([case])
-        return result.status == "ok"
+            parity = self._results[case].parity = work.truth().judge(outputs)
+        except MemoryError as error:
+            raise _CaseError("not enough memory to judge the outputs") from error
+        finally:
+            load.give_back()  # what judging gradients took
+        if parity.verdict != "pass":
+            raise _CaseError(f"{parity.name} diverged: {parity.reason}")
 
-    def _warm_up(self, case: Case) -> bool:
+    def _warm_up(self, case: Case) -> None:
         self.on_step(f"warming up {case.arm}")
         windows: list[list[float]] = []
         end = monotonic() + self.settings.warm_up
         while not is_steady(windows) and (monotonic() < end or not windows):
-            answer = self._ask(case, "sample", {"seconds": WARM_UP_WINDOW, "least": 1})
-            if answer is None:
-                return False
-            windows.append(answer["samples_ms"])
+            windows.append(self._sample(case, WARM_UP_WINDOW)["samples_ms"])
         self._results[case].warm_up_calls = sum(map(len, windows))
         self._measured[case].call_s = float(np.median(np.concatenate(windows[-3:]))) / 1000
-        return True
 
     def sample(self, case: Case, seconds: float) -> bool:
         """Take the samples of one turn. Return whether that worked: not if the case is dead, or dies.
@@ -201,11 +187,12 @@ class Workers:
         if case not in self._alive:
             return False
         sleep(self.settings.pause)
-        is_short = self.call_seconds(case) < LONG_CALL
-        if is_short and self._ask(case, "sample", {"seconds": UNCOUNTED, "least": 1}) is None:
-            return False
-        answer = self._ask(case, "sample", {"seconds": seconds, "least": 1})
-        if answer is None:
+        try:
+            if self.call_seconds(case) < LONG_CALL:
+                self._sample(case, UNCOUNTED)
+            answer = self._sample(case, seconds)
+        except _CaseError as error:
+            self._fail(case, error)
             return False
         result = self._results[case]
         result.rounds.append(answer["samples_ms"])
@@ -219,17 +206,21 @@ class Workers:
             if case in self._alive:
                 self._alive.pop(case).close()
 
-    def _ask(self, case: Case, kind: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer of a worker. If there is none, record why, and return None."""
-        worker = self._alive[case]
+    def _fail(self, case: Case, error: _CaseError) -> None:
+        self._results[case].fail(str(error))
+        self.close([case])
+
+    def _sample(self, case: Case, seconds: float) -> Message:
+        return self._ask(case, "sample", {"seconds": seconds, "least": 1})
+
+    def _ask(self, case: Case, kind: str, request: Message) -> Message:
+        """Return the answer of a worker, or raise ``_CaseError``."""
         try:
-            worker.send(kind, request)
-            answer = worker.receive()
+            self._alive[case].send(kind, request)
+            answer = self._alive[case].receive()
         except WorkerError as error:
             limit = self.settings.memory_limit_mb
             advice = f" (the limit was {limit} MiB: raise --memory-limit if that is too little)" if limit else ""
-            self._results[case].fail(f"{error}{advice}")
-            self.close([case])
-            return None
+            raise _CaseError(f"{error}{advice}") from error
         self._own_processor_seconds += answer["processor_seconds"]
         return answer

@@ -2,11 +2,9 @@
 
 That belongs to the installation, like Python's bytecode, and is not part of a model's cold start. Without this module,
 each arm that compiles would spend 16 seconds on it, because each has a cache of its own. The program that is compiled
-to find it out, ``python -m triglot.bench.run.toolchain``, has nothing in common with a model.
+to find it out has nothing in common with a model.
 """
 
-import importlib
-import operator
 import os
 import shutil
 import signal
@@ -15,11 +13,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from triglot.shared.environment import cores, thread_settings
 
-COMMAND = (sys.executable, "-P", "-m", "triglot.bench.run.toolchain")
+COMMAND = (sys.executable, "-P", "-c", "import operator, torch; torch.compile(operator.neg)(torch.ones(8))")
 
 
 def cache_variables(folder: Path) -> dict[str, str]:
@@ -91,13 +88,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def main() -> None:
-    """Compile the smallest possible program."""
-    torch: Any = importlib.import_module("torch")
-    torch.compile(operator.neg)(torch.ones(8))
-
-
-if __name__ == "__main__":
-    main()
