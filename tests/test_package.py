@@ -16,6 +16,9 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("shared", "impls", "parity", "bench")
 DATA = ["triglot/bench/report/bench.html.jinja", "triglot/py.typed"]
 
+# Builds of the same folder at the same time would write the same files.
+pytestmark = pytest.mark.xdist_group("package")
+
 BUILD_EDITABLE = """
 import sys, zipfile
 from setuptools import build_meta
