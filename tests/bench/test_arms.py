@@ -1,7 +1,5 @@
 """The arms: which of them can do what, and that the stock encoders compute the same as the reference."""
 
-from dataclasses import replace
-
 import pytest
 
 import triglot
@@ -78,9 +76,10 @@ def test_a_grid_has_a_cell_for_every_combination():
 
 
 @pytest.mark.filterwarnings("ignore")  # of the frameworks
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.peer])
 def test_peers_compute_the_same(name, make_checkpoint):
-    checkpoint = make_checkpoint(replace(recipe("bert-base-tiny"), layers=1))  # torch.compile takes long for each layer
+    checkpoint = make_checkpoint("bert-base-tiny")
     inputs = batches.batches_of_cell(CELL, checkpoint.config, None, 0)
     prepared = ARMS[name].import_builder()(checkpoint, Case(name, CELL), inputs)
     results = prepared.call()

@@ -18,6 +18,7 @@ torch.compile(model, options={"freezing": True})(torch.ones(4, 8))
 """
 
 
+@pytest.mark.audit
 def test_a_cold_start_excludes_what_the_compiler_learns_about_the_machine(tmp_path):
     """A model that is compiled with its weights finds the headers, and the instructions of the processor."""
     folders = [tmp_path / name for name in ("first", "second")]

@@ -100,6 +100,7 @@ def executed_code(call):
     return seen
 
 
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("mode", impls.MODES)
 def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpoint):
     """Only eager models do."""
@@ -110,9 +111,9 @@ def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpo
     assert (model_code in executed_code(lambda: model.encode(ids))) == (mode == "eager")
 
 
-def test_many_configurations_are_compiled_in_one_process(framework, make_checkpoint, monkeypatch):
-    """By default PyTorch refuses to compile the same code a ninth time. To save time, its C++ is not compiled here."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)
+@pytest.mark.usefixtures("without_cpp")
+def test_many_configurations_are_compiled_in_one_process(framework, make_checkpoint):
+    """By default PyTorch refuses to compile the same code a ninth time."""
     for length in range(1, 10):
         checkpoint = make_checkpoint(replace(SMALL_ENCODER, norm_eps=length * 1e-12))
         model, reference = triglot.build(framework, checkpoint, mode="jit"), triglot.build("numpy", checkpoint)
