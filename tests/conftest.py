@@ -53,7 +53,7 @@ def pytest_addoption(parser):
         help="training steps in each framework",
     )
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
-    parser.addoption("--mutations", default=20_000, type=int, help="damaged checkpoints to read")
+    parser.addoption("--mutations", default=10_000, type=int, help="damaged checkpoints to read")
 
 
 def pytest_configure(config):
@@ -74,13 +74,7 @@ def pytest_configure(config):
         raise pytest.UsageError(f"--frameworks: got {sorted(unknown)}, expected {list(impls.FRAMEWORKS)}")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            # The tests of a file share what JAX compiled for their shapes, if they run in one process.
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('framework', '')}"))
     if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
         config.hook.pytest_deselected(items=audits)
         items[:] = [item for item in items if item not in audits]

@@ -65,9 +65,9 @@ def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, mo
 
 
 def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
-    arms = ("--arm", "triglot-torch-eager", "--arm", "triglot-paddle-eager", *SHORT, "--batch", "4")
+    arguments = ("--arm", "triglot-torch-eager", *SHORT, "--batch", "4", "--json", "bench.json")
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "triglot", "bench", "bert-base-tiny", *arms, "--json", "bench.json"],
+        [sys.executable, "-P", "-m", "triglot", "bench", "bert-base-tiny", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -82,10 +82,7 @@ def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
     assert err.endswith("triglot: interrupted\n")
     report = document.read(Path("bench.json"))
     assert (report.rooflines[0].gflops or 0) > 1
-    assert {(result.case.cell.batch, result.case.arm) for result in report.results if result.status == "ok"} == {
-        (2, "triglot-torch-eager"),
-        (2, "triglot-paddle-eager"),
-    }
+    assert {(result.case.cell.batch, result.status) for result in report.results} == {(2, "ok")}
     listed = subprocess.run(["ps", "-o", "args=", "-A"], capture_output=True, text=True, check=True).stdout
     assert str(workplace) not in listed
     assert os.listdir() == ["bench.json"]

@@ -431,9 +431,8 @@ def pytest_generate_tests(metafunc):
         some.append(("tanh GELU for the exact GELU", "float16"))
         metafunc.parametrize(("name", "dtype"), every if thorough else some)
     if "copied" in metafunc.fixturenames:
-        halves = list(COPIES) if thorough else list(COPIES)[:2]
-        pairs = [(name, "float32") for name in COPIES] + [(name, dtype) for name in halves for dtype in HALVES]
-        metafunc.parametrize(("copied", "dtype"), pairs)
+        some = list(COPIES) if thorough else list(COPIES)[:2]
+        metafunc.parametrize(("copied", "dtype"), list(itertools.product(some, ("float32", *HALVES))))
 
 
 def test_planted_bug_is_caught_in_other_dtypes(name, dtype, framework, mutant, make_weights):
