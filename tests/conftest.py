@@ -74,7 +74,13 @@ def pytest_configure(config):
         raise pytest.UsageError(f"--frameworks: got {sorted(unknown)}, expected {list(impls.FRAMEWORKS)}")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            # The tests of a file share what JAX compiled for their shapes, if they run in one process.
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('framework', '')}"))
     if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
         config.hook.pytest_deselected(items=audits)
         items[:] = [item for item in items if item not in audits]
@@ -106,9 +112,13 @@ def make_checkpoint():
 
 
 @pytest.fixture
-def without_cpp(monkeypatch):
-    """``torch.compile`` captures graphs but runs them as they are, because compiling C++ takes a second per kernel."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)
+def without_cpp(monkeypatch, pytestconfig):
+    """``torch.compile`` captures graphs but runs them as they are, because compiling C++ takes a second per kernel.
+
+    ``make audit`` compiles it.
+    """
+    if pytestconfig.getoption("--seeds") == 1:
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)
 
 
 @pytest.fixture

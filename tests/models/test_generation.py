@@ -153,6 +153,7 @@ def test_model_without_a_decoder_refuses_to_generate(implementation):
         impls.build(implementation, triglot.initialize("bert-base-tiny")).generate([[3, 4]])
 
 
+@pytest.mark.usefixtures("without_cpp")
 def test_compiled_step_generates_the_same(framework):
     config = replace(CONFIGS["translation"], layers=1, decoder_layers=1)  # torch.compile takes long for each layer
     model: Any = impls.build(framework, varied_model(config))
