@@ -12,7 +12,7 @@ from .model import Model
 
 REFERENCE = "numpy"
 PACKAGES = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx", REFERENCE: "numpy_reference"}
-_REQUIRED_MODULES = {
+REQUIRED_MODULES = {
     "torch": ("torch",),
     "paddle": ("paddle",),
     "jax": ("jax", "flax", "optax"),
@@ -60,4 +60,4 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _is_installed(framework: str) -> bool:
-    return all(importlib.util.find_spec(module) is not None for module in _REQUIRED_MODULES[framework])
+    return all(importlib.util.find_spec(module) is not None for module in REQUIRED_MODULES[framework])

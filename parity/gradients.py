@@ -9,6 +9,7 @@ gradients move about as far when weights and values move by that much.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 from .budgets import DERIVATIVE_UNITS, EXPLAINED, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
 from .output_names import LOSS, name_gradients
-from .truth import Truth, distance, measure_noise
+from .truth import distance, measure_noise
 
 # Returns loss and gradients: of a checkpoint, on a batch, with these dropout masks, in a dtype.
 Derive = Callable[[Checkpoint, Batch, Mapping[str, Array], str], tuple[float, Mapping[str, Array]]]
@@ -32,8 +33,12 @@ class NoiseError(Exception):
     """Float32 gradients are further from the truth than rounding explains, so they do not measure noise."""
 
 
-class GradientTruth(Truth):
+@dataclass(frozen=True)
+class GradientTruth:
     """The loss and, as ``gradients.NAME``, the gradients in float64, and the float32 noise of each."""
+
+    values: Mapping[str, Array]
+    noise: Mapping[str, float]
 
     def budget(self, name: str, dtype: str) -> float:
         """Return the largest accepted error of a value in ``dtype``."""

@@ -61,8 +61,8 @@ class TrainingTruth:
                     return
             except (WorkerError, NoiseError) as error:
                 failures.append(f"{framework}: {error}")
-        reasons = "; ".join(failures) or "no framework is installed; install PyTorch"
-        raise FrameworkError(f"the true gradients are unknown: {reasons}")
+        reasons = "; ".join(failures) or "no framework is installed"
+        raise FrameworkError(f"the true gradients are unknown: {reasons}; repair or install one framework")
 
     def judge(self, outputs: Mapping[str, Array]) -> Judgement:
         """Return the worst judgement of ``outputs``; each expected one has to be there, and no other."""

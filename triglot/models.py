@@ -66,7 +66,7 @@ def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, di
         return Source(model, Checkpoint(final, initialize(final, seed)), None)
     path = Path(model)
     try:
-        if not model:
+        if not model:  # Path("") is the current folder
             raise ModelNotFoundError("MODEL is empty")
         return Source(model, porting.read(path, dialect, config), _tokenizer(path))
     except ModelNotFoundError as error:

@@ -19,7 +19,8 @@ from triglot.bench.run.arms import ARMS
 
 from .report import Result, Table
 
-COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d", "onnxruntime": "#6b7280"}
+COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d"}
+_OTHER_COLOUR = "#6b7280"
 PARTS = (("import", "#94a3b8"), ("load and build", "#64748b"), ("compile", "#1e293b"))  # of a cold start
 _BAR = 0.3  # height in inches
 
@@ -39,7 +40,7 @@ def framework(result: Result) -> str:
 
 
 def _colour(result: Result) -> str:
-    return COLOURS[framework(result)]
+    return COLOURS.get(framework(result), _OTHER_COLOUR)
 
 
 def ratios(table: Table) -> Plot:
@@ -137,7 +138,8 @@ def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> 
 
 def curves(results: Sequence[Result], axis: str, value: str) -> Plot:
     """Plot "latency" or "throughput" over "batch" or "length", with a panel for each framework."""
-    frameworks = [name for name in COLOURS if any(framework(result) == name for result in results)]
+    present = {framework(result) for result in results}
+    frameworks = [name for name in (*COLOURS, *sorted(present - COLOURS.keys())) if name in present]
     figure = Figure(figsize=(max(9.0, 3.6 * len(frameworks)), 4.4), layout="constrained")
     panels = figure.subplots(1, len(frameworks), sharey=True, sharex=True, squeeze=False)[0]
     lines: dict[str, list[Result]] = {}

@@ -114,7 +114,6 @@ def _is_bert(config: ModelConfig) -> bool:
     )
 
 
-_PACKAGES = {"torch": ("torch",), "paddle": ("paddle",), "jax": ("jax", "flax", "optax")}
 _PEER_DTYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, ("float32", "bfloat16", "float16"))
 
 
@@ -122,12 +121,12 @@ def _own_arm(framework: str, mode: str) -> Arm:
     dtypes: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, DTYPES)
     if framework == "paddle":  # on a CPU, only its inference engine has bfloat16, and nothing has float16
         dtypes["cpu"] = ("float32", "float64", *(["bfloat16"] if mode == "compiled" else []))
-    return Arm(framework, mode, f"{__name__}:TriglotArm", _PACKAGES[framework], dtypes)
+    return Arm(framework, mode, f"{__name__}:TriglotArm", impls.REQUIRED_MODULES[framework], dtypes)
 
 
 def _peer(framework: str, mode: str, builder: str, packages: tuple[str, ...] = (), dtypes: Any = _PEER_DTYPES) -> Arm:
     builder = f"triglot.bench.peers.{builder}"
-    return Arm(framework, mode, builder, packages or _PACKAGES[framework], dtypes, peer=True)
+    return Arm(framework, mode, builder, packages or impls.REQUIRED_MODULES[framework], dtypes, peer=True)
 
 
 ARMS: dict[str, Arm] = {
@@ -151,6 +150,11 @@ ARMS: dict[str, Arm] = {
         {"cpu": ("float32",)},
     ),
 }
+
+
+def register(name: str, arm: Arm) -> None:
+    """Add an arm to the benchmark. A report that has this arm can be read only while it is registered."""
+    ARMS[name] = arm
 
 
 def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:

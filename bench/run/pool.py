@@ -15,7 +15,7 @@ from triglot.bench.report.report import Result
 from triglot.bench.report.statistics import is_steady, percentiles
 from triglot.parity.output_names import GENERATED
 from triglot.shared.checkpoint import npz
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import CheckpointError, FrameworkError
 from triglot.shared.worker import Message, Worker, WorkerError
 
 from .arms import ARMS
@@ -143,8 +143,9 @@ class Workers:
             self._command, folder / "log", case.cell.threads, self.settings.time_limit, variables
         )
         request = {
-            "case": {"arm": case.arm, **asdict(case.cell)},
+            "name": case.arm,
             "arm": asdict(arm),
+            "cell": asdict(case.cell),
             "checkpoint": str(work.checkpoint),
             "batches": [str(file) for file in work.files],
             "judged": str(work.judged_file) if work.judged_file else None,
@@ -157,7 +158,10 @@ class Workers:
         for name in ("import_s", "load_s", "peak_rss_mb", "peak_device_mb"):
             setattr(self._results[case], name, answer[name])
         measured.first_call_s, measured.peak_mb = answer["first_call_s"], answer["judged_rss_mb"]
-        outputs = npz.read(folder / "outputs.npz")
+        try:
+            outputs = npz.read(folder / "outputs.npz")
+        except CheckpointError as error:
+            raise _CaseError(f"the outputs cannot be read: {error}") from error
         if GENERATED in outputs:
             measured.generated_tokens = int(outputs.pop(GENERATED))
         try:

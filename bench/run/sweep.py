@@ -7,6 +7,7 @@ Only a few workers are alive at once: the baseline, and a group of arms that are
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -17,7 +18,7 @@ from triglot import impls
 from triglot.bench.machine import load, roofline
 from triglot.bench.report.report import Comparison, ModelRecord, Report, Result, Surroundings
 from triglot.shared.environment import environment
-from triglot.shared.errors import CheckpointError, InputError
+from triglot.shared.errors import TriglotError
 
 from .arms import ARMS
 from .cases import Case, Cell, Settings
@@ -67,7 +68,7 @@ class Sweep:
             for name, model in self._models.items()
         }
         self._earlier = EarlierResults(earlier, self._records, settings, self._requested)
-        self.surroundings = Surroundings(environment(), load.MachineState.now(), vars(settings))
+        self.surroundings = Surroundings(environment(), load.MachineState.now(), asdict(settings))
         self._rooflines = (
             {(roof.dtype, roof.device, roof.threads): roof for roof in earlier.rooflines} if earlier else {}
         )
@@ -122,7 +123,7 @@ class Sweep:
     def _time_cell(self, cell: Cell, folder: Path) -> None:
         try:
             work = Work(self._models[cell.model], cell, self._settings, folder)
-        except (InputError, CheckpointError) as error:  # too long, or the weights do not fit the dtype
+        except TriglotError as error:  # too long, the weights do not fit the dtype, or the disk is full
             for arm in self._arms:
                 self._skip(Case(arm, cell), str(error))
             return

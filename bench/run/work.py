@@ -14,7 +14,7 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.choices import WITH_GRADIENTS
-from triglot.shared.errors import FrameworkError, InputError
+from triglot.shared.errors import FrameworkError, InputError, TriglotError
 
 from . import batches, flops
 from .arms import PLAN
@@ -76,7 +76,7 @@ class Work:
             try:
                 self._truth = self._compute_truth()
                 load.give_back()  # the gradients of a large model take gigabytes on the way
-            except (FrameworkError, MemoryError) as error:
+            except (TriglotError, MemoryError) as error:
                 self._truth = FrameworkError(str(error) or "not enough memory to compute the truth")
         if isinstance(self._truth, FrameworkError):
             raise self._truth

@@ -2,8 +2,8 @@
 
 Requests, see ``shared/worker.py``:
 
-``build``   the case, its arm, its files and where to write the outputs; the answer has the durations of the cold start
-            and the memory it needed
+``build``   the arm and its name, the cell, its files and where to write the outputs; the answer has the durations of
+            the cold start and the memory it needed
 ``sample``  seconds and the least number of calls; the answer has the milliseconds of each call, on a GPU also by the
             clock of the device
 
@@ -39,7 +39,7 @@ def main() -> None:
         nonlocal prepared, clock
         prepared, answer = build(request)
         load.give_back()  # what the outputs took, and the weights before they were converted
-        clock = gpu.clock(request["arm"]["framework"], request["case"]["device"], sys.modules)
+        clock = gpu.clock(request["arm"]["framework"], request["cell"]["device"], sys.modules)
         return with_processor_seconds(answer)
 
     def on_sample(request: Message) -> Message:
@@ -71,7 +71,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     from .cases import Case, Cell  # noqa: PLC0415
 
     arm = Arm(**request["arm"])
-    case = Case(request["case"].pop("arm"), Cell(**request["case"]))
+    case = Case(request["name"], Cell(**request["cell"]))
     ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
     times = [time.perf_counter()]
     for package in arm.packages:
@@ -143,7 +143,7 @@ def _check_threads(expected: int, loaded: Mapping[str, Any]) -> None:
     if "torch" in loaded:
         counts["PyTorch"] = loaded["torch"].get_num_threads()
     if wrong := [f"{name} has {count}" for name, count in counts.items() if count != expected]:
-        raise BenchError(f"{' and '.join(wrong)} threads, expected {expected}")
+        raise BenchError(f"{' and '.join(wrong)} threads, expected {expected}; set --threads to a number it accepts")
 
 
 if __name__ == "__main__":

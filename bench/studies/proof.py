@@ -25,7 +25,7 @@ import typer
 
 from triglot.bench.machine.load import MachineState
 from triglot.bench.run import worker
-from triglot.bench.run.arms import ARMS, TriglotArm
+from triglot.bench.run.arms import ARMS, TriglotArm, register
 from triglot.bench.run.cases import Cell, Settings
 from triglot.bench.run.sweep import WORKER, Sweep
 from triglot.bench.run.work import BenchedModel
@@ -73,10 +73,10 @@ class ClockedArm(TriglotArm):
 
 def register_arms() -> None:
     """Add the slowed and the clocked arms to those of the benchmark."""
-    ARMS["slowed"] = replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm")
-    ARMS["slow"] = replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm")
+    register("slowed", replace(ARMS[BASELINE], builder=f"{_MODULE}:WaitingArm"))
+    register("slow", replace(ARMS[BASELINE], builder=f"{_MODULE}:RepeatingArm"))
     for name in CLOCKED:
-        ARMS[f"clocked-{name}"] = replace(ARMS[name], builder=f"{_MODULE}:ClockedArm")
+        register(f"clocked-{name}", replace(ARMS[name], builder=f"{_MODULE}:ClockedArm"))
 
 
 def proof_sweep(arms: list[str], settings: Settings, command: Sequence[str]) -> Sweep:

@@ -16,10 +16,9 @@ from .pair import pair_batch
 
 
 def check_batch(config: ModelConfig, batch: Any) -> Batch:
-    """Return a batch that fits a model of ``config``.
+    """Check a batch again, for a model of ``config``, and return it without its labels or its teacher.
 
-    A batch that was checked against this configuration is returned as it is. One made for another model is checked
-    again, and loses its labels or its teacher.
+    The arrays may have changed since the batch was made, or it may have been made for another model.
 
     Raises:
         InputError: it is not a batch, or does not fit the model.
@@ -35,8 +34,6 @@ def check_batch(config: ModelConfig, batch: Any) -> Batch:
             f"the batch is of class {type(batch).__name__}; expected {expected.__name__}, because the model is of kind "
             f"{config.kind}"
         )
-    if batch.config == config:
-        return batch
     if isinstance(batch, AttentionBatch):
         return attention_batch(config, batch.query, batch.key, batch.value, batch.allowed, batch.valid, batch.bias)
     if isinstance(batch, PairBatch):
@@ -60,7 +57,7 @@ def fit_dtype(arrays: Mapping[str, Array], dtype: str) -> dict[str, Array]:
     fitting = dict(arrays)
     if "bias" in fitting:
         fitting["bias"] = np.clip(fitting["bias"], -LARGEST_FLOAT16, LARGEST_FLOAT16)
-    for name in ("source", "query", "key", "value"):
-        if name in fitting and (np.abs(fitting[name]) > LARGEST_FLOAT16).any():
+    for name, array in fitting.items():
+        if array.dtype.kind == "f" and (np.abs(array) > LARGEST_FLOAT16).any():
             raise InputError(f"{name} holds a number beyond 65504, which float16 cannot hold; use dtype float32")
     return fitting

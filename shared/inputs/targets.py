@@ -86,15 +86,15 @@ def to_train(config: ModelConfig, batch: Batch) -> Batch:
         TrainingError: see ``check_trainable``.
     """
     check_trainable(config)
-    fitting = check_batch(config, batch)
-    if isinstance(batch, EncoderBatch):
+    if isinstance(batch, EncoderBatch) and config.kind == "encoder":
         if batch.teacher is None:
             raise InputError("the batch has no teacher, the vectors that the encoder should return; add it with taught")
-        return fitting if fitting is batch else taught(config, fitting, batch.teacher)
-    assert isinstance(batch, PairBatch)
-    if batch.labels is None:
-        raise InputError("the batch has no labels; make it with teacher_forcing, or add them with labelled")
-    return fitting if fitting is batch else labelled(config, fitting, batch.labels)
+        return taught(config, batch, batch.teacher)
+    if isinstance(batch, PairBatch) and config.kind == "encoder_decoder":
+        if batch.labels is None:
+            raise InputError("the batch has no labels; make it with teacher_forcing, or add them with labelled")
+        return labelled(config, batch, batch.labels)
+    return check_batch(config, batch)  # refuses it
 
 
 def check_trainable(config: ModelConfig) -> None:

@@ -105,7 +105,9 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
     """
     layers = config.layers + config.decoder_layers
     if layers > len(tensors):  # refused before that many names are generated
-        raise CheckpointError(f"{len(tensors)} tensors cannot be the {layers} layers of the configuration")
+        raise CheckpointError(
+            f"{len(tensors)} tensors cannot hold {layers} layers; correct layers in the configuration"
+        )
     expected = parameters(config)
     problems = [f"missing {name} {expected[name].shape}" for name in expected if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in expected]

@@ -97,7 +97,7 @@ worker.sample = lambda *_: {{"freed": worker.full - worker.load.resident()}}
 worker.main()
 """
     process = Worker([sys.executable, "-P", "-c", program], tmp_path / "log", 1, 60, ALLOCATORS["keep"])
-    process.send("build", {"arm": {"framework": "torch"}, "case": {"device": "cpu"}})
+    process.send("build", {"arm": {"framework": "torch"}, "cell": {"device": "cpu"}})
     process.receive()
     process.send("sample", {"seconds": 0, "least": 1})
     assert process.receive()["freed"] > 200 * 2**20

@@ -315,6 +315,11 @@ def test_vectors_too_large_for_float16_are_refused(framework, name, checkpoint):
     impls.build(framework, checkpoint, dtype="bfloat16").attend(**given)
 
 
+def test_token_ids_too_large_for_float16_are_not():
+    arrays = {"source": np.array([[119_546]], np.int32)}
+    assert inputs.fit_dtype(arrays, "float16") == arrays
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("masking", MASKINGS)
 @pytest.mark.parametrize("lowest", [LOWEST, -1e38, -1e308], ids=["float32", "1e38", "1e308"])

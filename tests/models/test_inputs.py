@@ -186,9 +186,14 @@ def test_batch_of_another_kind_is_refused():
         inputs.check_batch(BERT, [[1, 2]])
 
 
-def test_batch_is_checked_again_only_for_another_model():
+def test_batch_is_checked_again():
+    """It may have been changed, or made for another model."""
     batch: Any = inputs.encoder_batch(BERT, [[1, 2, 100]])
-    assert inputs.check_batch(BERT, batch) is batch
+    changed = replace(batch, source=np.array([[1, 2, 101]]))
+    with pytest.raises(InputError, match=r"token_ids holds 101; expected ids from 0 to 100"):
+        inputs.check_batch(BERT, changed)
+    with pytest.raises(InputError, match=r"token_ids holds 101; expected ids from 0 to 100"):
+        inputs.to_train(BERT, replace(changed, teacher=np.zeros((1, 3, BERT.hidden_size), np.float32)))
     without_segments: Any = inputs.check_batch(replace(BERT, segments=0), batch)
     assert without_segments.segment_ids is None
     with pytest.raises(InputError, match=r"token_ids holds 100; expected ids from 0 to 49"):
