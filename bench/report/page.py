@@ -64,12 +64,11 @@ def render(report: Report, changes: Changes = NO_CHANGES) -> str:
     for number, plot in enumerate(plot for section in (*grids, *cells) for plot in section.plots):
         # All plots share one page, so each needs ids of its own.
         plot.svg = re.sub(r'(?<=[ "(])(id="|xlink:href="#|url\(#|href="#)', rf"\g<1>plot{number}-", plot.svg)
-    frameworks = {plots.framework(result) for result in timed}
     return template.render(
         models=", ".join(report.models),
         summary=_summary(report),
         facts=_facts(report),
-        colours={name: colour for name, colour in plots.COLOURS.items() if name in frameworks},
+        colours={name: plots.colour(name) for name in plots.frameworks(timed)},
         change_columns=tables.CHANGE_COLUMNS,
         changes=[tables.change_cells(change) for change in changes.cases],
         differences=changes.differences,

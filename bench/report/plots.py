@@ -19,8 +19,7 @@ from triglot.bench.run.arms import ARMS
 
 from .report import Result, Table
 
-COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d"}
-_OTHER_COLOUR = "#6b7280"
+_COLOURS = {"torch": "#c2410c", "paddle": "#1d4ed8", "jax": "#15803d"}
 PARTS = (("import", "#94a3b8"), ("load and build", "#64748b"), ("compile", "#1e293b"))  # of a cold start
 _BAR = 0.3  # height in inches
 
@@ -39,8 +38,19 @@ def framework(result: Result) -> str:
     return ARMS[result.case.arm].framework
 
 
+def frameworks(results: Sequence[Result]) -> list[str]:
+    """Return the frameworks of these results: Triglot's in their order, then others."""
+    present = {framework(result) for result in results}
+    return [name for name in (*_COLOURS, *sorted(present - _COLOURS.keys())) if name in present]
+
+
+def colour(name: str) -> str:
+    """Return the colour of a framework; grey for one that Triglot does not implement."""
+    return _COLOURS.get(name, "#6b7280")
+
+
 def _colour(result: Result) -> str:
-    return COLOURS.get(framework(result), _OTHER_COLOUR)
+    return colour(framework(result))
 
 
 def ratios(table: Table) -> Plot:
@@ -138,17 +148,16 @@ def roofline(results: Sequence[Result], gflops: float, copy_gb_per_s: float) -> 
 
 def curves(results: Sequence[Result], axis: str, value: str) -> Plot:
     """Plot "latency" or "throughput" over "batch" or "length", with a panel for each framework."""
-    present = {framework(result) for result in results}
-    frameworks = [name for name in (*COLOURS, *sorted(present - COLOURS.keys())) if name in present]
-    figure = Figure(figsize=(max(9.0, 3.6 * len(frameworks)), 4.4), layout="constrained")
-    panels = figure.subplots(1, len(frameworks), sharey=True, sharex=True, squeeze=False)[0]
+    names = frameworks(results)
+    figure = Figure(figsize=(max(9.0, 3.6 * len(names)), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(names), sharey=True, sharex=True, squeeze=False)[0]
     lines: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: getattr(result.case.cell, axis)):
         lines.setdefault(result.case.arm, []).append(result)
     points = sorted({getattr(result.case.cell, axis) for result in results})
     values = [_value(result, value) for result in results]
     bottom, top = min(values) / 1.3, max(values) * 1.3
-    for axes, name in zip(panels, frameworks, strict=True):
+    for axes, name in zip(panels, names, strict=True):
         markers = itertools.cycle("osD^vP*")
         ends: list[tuple[float, float, str, str]] = []
         for arm, line in lines.items():
@@ -157,16 +166,16 @@ def curves(results: Sequence[Result], axis: str, value: str) -> Plot:
                 axes.plot(x, y, color="0.88", linewidth=1, zorder=0)
                 continue
             style = "--" if ARMS[arm].peer else "-"
-            axes.plot(x, y, style, color=COLOURS[name], linewidth=1.4, marker=next(markers), markersize=4)
+            axes.plot(x, y, style, color=colour(name), linewidth=1.4, marker=next(markers), markersize=4)
             if x[-1] == points[-1]:
-                ends.append((x[-1], y[-1], arm.removeprefix(f"triglot-{name}-"), COLOURS[name]))
+                ends.append((x[-1], y[-1], arm.removeprefix(f"triglot-{name}-"), colour(name)))
         axes.set(xscale="log", yscale="log", ylim=(bottom, top))
         axes.set_xlim(points[0] / 1.15, points[-1] * (points[-1] / points[0]) ** 0.1)
         _label_ends(axes, axes.get_xlim()[1], ends)
         axes.xaxis.set_major_locator(FixedLocator(points))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
-        axes.set_title(name, color=COLOURS[name], fontsize=10, loc="left")
+        axes.set_title(name, color=colour(name), fontsize=10, loc="left")
         axes.set_xlabel({"batch": "rows of a batch", "length": "tokens of a row"}[axis])
         _open(axes)
     _plain(panels[0].yaxis, bottom, top)
