@@ -29,6 +29,10 @@ ROUNDING_UNITS = 4.0
 # terms. A millionth of the largest gradient of a tensor is a million units.
 DERIVATIVE_UNITS = 1024.0
 
+# Gradients shorter than this share of the longest one, and of the loss, are compared on that scale: one that is zero in
+# theory holds only rounding errors of the others.
+LEAST_GRADIENT = 1e-3
+
 # Float32 gradients count as noise only within this many rounding budgets: 64 times the noise of values. They measured
 # up to 9 times that noise where a sum over a softmax is zero in theory. A gradient that is 0.1 % too large exceeds the
 # rounding budget thousands of times.

@@ -18,7 +18,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import Batch, EncoderBatch, PairBatch
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
-from .budgets import DERIVATIVE_UNITS, EXPLAINED, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
+from .budgets import DERIVATIVE_UNITS, EXPLAINED, LEAST_GRADIENT, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
 from .output_names import LOSS, name_gradients
 from .truth import distance, measure_noise
 
@@ -102,7 +102,7 @@ def disagreement(
     generator = np.random.default_rng(seed)
     lengths = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
     # A gradient that is zero in theory must not be scaled up to the length of the others.
-    shortest = max(lengths.values()) / 1000 or 1.0
+    shortest = max(lengths.values()) * LEAST_GRADIENT or 1.0
     unit = DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"]
     largest = abs(loss - true_loss) / (unit * abs(true_loss))
     for _ in range(DIRECTIONS):
@@ -113,7 +113,8 @@ def disagreement(
         terms = {name: gradient * direction[name] for name, gradient in gradients.items()}
         scale = sum(float(np.abs(products).sum()) for products in terms.values())
         error = abs(sum(float(products.sum()) for products in terms.values()) - derivative(direction))
-        largest = float(np.maximum(largest, error / (unit * (scale + abs(true_loss) / 1000))))  # NaN if one is NaN
+        allowed = unit * (scale + abs(true_loss) * LEAST_GRADIENT)
+        largest = float(np.maximum(largest, error / allowed))  # NaN if one is NaN
     return largest
 
 

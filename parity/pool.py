@@ -14,6 +14,8 @@ from triglot.shared.worker import Worker, WorkerError
 
 from .checks import Check, Weights, run
 
+WORKER = ("-P", "-m", "triglot.parity.worker")  # the arguments of the interpreter that runs a framework
+
 Results = Mapping[str, Array]
 
 

@@ -13,7 +13,7 @@ approximate GELU hardly shows at the output. Each step therefore also runs alone
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import NamedValue, named_values
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
-KINDS: tuple[Kind, ...] = ("normal", "low_variance", "large", "offset", "masking")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _LARGE = 30.0
 # Scores are normal numbers times the masking value, and the masking value may be added to them. Neither may overflow.

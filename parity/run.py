@@ -23,7 +23,7 @@ from triglot.shared.worker import WorkerError
 
 from .checks import Weights, plan
 from .judge import Subject, failure, first_divergence, judge_check, merge
-from .pool import LocalPool, Pool, WorkerPool
+from .pool import WORKER, LocalPool, Pool, WorkerPool
 from .report import Report, Row
 from .truth import Reference
 
@@ -63,9 +63,8 @@ def check(
     settings = {"device": device, "dtype": dtype, "mode": mode}
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         if isolate:
-            worker = ("-P", "-m", "triglot.parity.worker")
             pool = WorkerPool(
-                {name: [interpreters.get(name, sys.executable), *worker] for name in selected},
+                {name: [interpreters.get(name, sys.executable), *WORKER] for name in selected},
                 weights,
                 Path(folder),
                 settings=settings,

@@ -21,10 +21,9 @@ from .budgets import rounding_of_first_step
 from .gradients import GradientTruth, NoiseError, disagreement, gradient_truth
 from .judge import diverged, judge_error
 from .output_names import GRADIENTS, LOSS, WEIGHTS
+from .pool import WORKER
 from .report import Judgement, worst
 from .truth import Reference, distance
-
-COMMAND = (sys.executable, "-P", "-m", "triglot.parity.worker")
 
 
 class TrainingTruth:
@@ -109,7 +108,7 @@ class _Derivation:
 
     def __init__(self, framework: str, folder: Path, threads: int, time_limit: float) -> None:
         self._folder = folder
-        self._worker = Worker(COMMAND, folder / f"derivation-{framework}.log", threads, time_limit)
+        self._worker = Worker((sys.executable, *WORKER), folder / f"derivation-{framework}.log", threads, time_limit)
         settings = {"framework": framework, "device": "cpu", "dtype": "float64", "mode": "eager"}
         self._worker.send("start", settings)
         self._count = 0

@@ -83,7 +83,7 @@ def _hidden(target: Path) -> Path:
     return target.with_name(f".{start}.{secrets.token_hex(4)}.part")
 
 
-def check_target(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Check, before any work is done, that a file can be written to ``path``.
 
     Raises:

@@ -13,7 +13,7 @@ from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch
 from triglot.shared.inputs import encoder_batch as batch
-from triglot.shared.model import recipes as named
+from triglot.shared.model import recipes as configurations
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
 
@@ -38,7 +38,7 @@ def first_framework() -> str:
 
 def recipes() -> dict[str, ModelConfig]:
     """Return the named configurations."""
-    return named.recipes()
+    return configurations.recipes()
 
 
 def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint:
@@ -48,7 +48,7 @@ def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint
         ConfigError: no recipe has that name, or the seed is not a whole number of at least 0.
     """
     arguments.whole_number("seed", seed, 0)
-    config = named.configured({}, recipe_or_config)
+    config = configurations.configured({}, recipe_or_config)
     return Checkpoint(config, draw(config, seed))
 
 

@@ -25,7 +25,7 @@ def check_plot(path: Path) -> None:
         raise OutputError("plots need matplotlib, which is not installed; install triglot[report]")
     if path.suffix.removeprefix(".") not in FORMATS:
         raise OutputError(f"cannot draw {path}: expected a name that ends in .{', .'.join(FORMATS)}")
-    files.check_target(path)
+    files.check_writable(path)
 
 
 def draw_training(training: Training, path: Path, title: str) -> None:

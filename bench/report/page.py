@@ -40,7 +40,7 @@ def check_page(path: Path) -> None:
     """
     if missing := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
         raise OutputError(f"HTML pages need {' and '.join(missing)}; install triglot[report]")
-    files.check_target(path)
+    files.check_writable(path)
 
 
 def write_page(report: Report, path: Path, changes: Changes = NO_CHANGES) -> None:

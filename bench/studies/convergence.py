@@ -37,7 +37,7 @@ def main(
     """Train in each framework and write the results."""
     targets = [results.with_name(f"{results.name}{ending}") for ending in (".json", ".md")]
     for target in targets:
-        files.check_target(target)
+        files.check_writable(target)
     names = framework or ["torch", "paddle", "jax"]
     rows = [_train(name, steps, threads) for name in names]
     table = _table(rows)

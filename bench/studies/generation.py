@@ -74,7 +74,7 @@ def main(
     """Measure each framework in its own process, and print a line for each."""
     limit_threads(threads)  # of the processes that follow
     if results is not None:
-        files.check_target(results)
+        files.check_writable(results)
     runs: list[dict[str, Any]] = []
     for name in framework or impls.FRAMEWORKS:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:

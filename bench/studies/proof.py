@@ -96,7 +96,7 @@ def main(
     """Measure, and print which promises are kept."""
     target = results.with_suffix(".json") if results else None
     if target is not None:
-        files.check_target(target)
+        files.check_writable(target)
     register_arms()
     content: dict[str, Any] = {"schema": "triglot.bench-proof/1", "environment": environment()}
     content["machine"] = asdict(MachineState.now())

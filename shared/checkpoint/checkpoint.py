@@ -100,9 +100,9 @@ def check_target(path: Path) -> None:
     """Check, before any work is done, that a checkpoint can be written to ``path``.
 
     Raises:
-        OutputError: the name does not end in .npz, or ``files.check_target`` refuses it.
+        OutputError: the name does not end in .npz, or ``files.check_writable`` refuses it.
     """
-    files.check_target(path)
+    files.check_writable(path)
     if path.suffix != SUFFIX and not (path.exists() and not path.is_file()):  # a device may have any name
         raise OutputError(
             f"cannot write {path}: the name of a neutral checkpoint ends in {SUFFIX}; rename it, or choose another "

@@ -153,15 +153,15 @@ def test_permissions_follow_the_umask(umask, mode, tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_check_target_does_not_change_a_good_target(tmp_path):
-    files.check_target(tmp_path / "new")
+def test_check_writable_does_not_change_a_good_target(tmp_path):
+    files.check_writable(tmp_path / "new")
     (tmp_path / "old").write_bytes(b"old")
-    files.check_target(tmp_path / "old")
+    files.check_writable(tmp_path / "old")
     assert (tmp_path / "old").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["old"]
 
 
-def test_check_target_refuses_impossible_targets(tmp_path, monkeypatch):
+def test_check_writable_refuses_impossible_targets(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     closed = tmp_path / "closed"
     closed.mkdir()
@@ -176,4 +176,4 @@ def test_check_target_refuses_impossible_targets(tmp_path, monkeypatch):
         (closed / "file", "the folder .*closed is not writable"),
     ):
         with pytest.raises(OutputError, match=f"^cannot write .*: .*{problem}"):
-            files.check_target(target)
+            files.check_writable(target)

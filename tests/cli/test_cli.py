@@ -69,9 +69,9 @@ def test_a_device_is_writable_although_its_folder_is_not(checkpoint_file, monkey
     from triglot.shared import files
 
     monkeypatch.setattr(os, "access", lambda *_: False)
-    files.check_target(Path("/dev/null"))
+    files.check_writable(Path("/dev/null"))
     with pytest.raises(triglot.OutputError, match="not writable"):
-        files.check_target(checkpoint_file)
+        files.check_writable(checkpoint_file)
 
 
 def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):

@@ -24,7 +24,7 @@ from triglot.commands.options import (
     SetOption,
     configuration,
 )
-from triglot.commands.output import PRINTED, check_apart, check_file, check_target, show, shows_tables, write_json
+from triglot.commands.output import PRINTED, check_apart, check_file, check_output, show, shows_tables, write_json
 from triglot.shared.errors import BenchError
 
 if TYPE_CHECKING:  # at run time these would slow down every command
@@ -95,7 +95,7 @@ def bench(
     from triglot.shared.console import progress  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
 
-    check_target(json_file, *model, config, compare)
+    check_output(json_file, *model, config, compare)
     for target in (markdown, html):
         check_file(target, *model, config, compare)
     check_apart(json_file, markdown, html)

@@ -2,7 +2,7 @@
 
 from triglot import api
 from triglot.commands.options import JsonOption, QuietOption
-from triglot.commands.output import check_target, show, shows_tables, write_json
+from triglot.commands.output import check_output, show, shows_tables, write_json
 from triglot.shared.environment import environment
 
 
@@ -10,7 +10,7 @@ def doctor(json_file: JsonOption = None, quiet: QuietOption = False) -> None:
     """Show versions and usable frameworks."""
     from triglot import tables  # noqa: PLC0415
 
-    check_target(json_file)
+    check_output(json_file)
     report = {**environment(), "frameworks": list(api.frameworks())}
     write_json(json_file, report)
     if shows_tables(json_file, quiet=quiet):

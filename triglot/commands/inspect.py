@@ -9,7 +9,7 @@ from triglot.commands.options import (
     SetOption,
     configuration,
 )
-from triglot.commands.output import check_target, show, shows_tables, write_json
+from triglot.commands.output import check_output, show, shows_tables, write_json
 
 
 def inspect(
@@ -23,7 +23,7 @@ def inspect(
     """Show the configuration, tensors, sizes and digest of a checkpoint. Verifies every checksum."""
     from triglot import models, tables  # noqa: PLC0415
 
-    check_target(json_file, checkpoint, config)
+    check_output(json_file, checkpoint, config)
     source = models.resolve(checkpoint, config=configuration(config, fields), dialect=source_dialect)
     contents = tables.contents(source.checkpoint)
     write_json(json_file, contents)

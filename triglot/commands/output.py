@@ -41,7 +41,7 @@ def check_apart(*targets: Path | None) -> None:
             resolved.add(os.path.realpath(path))
 
 
-def check_target(path: Path | None, *sources: str | Path | None) -> None:
+def check_output(path: Path | None, *sources: str | Path | None) -> None:
     """Refuse, before the work, a target that cannot be written or that would overwrite one of ``sources``.
 
     Raises:
@@ -49,7 +49,7 @@ def check_target(path: Path | None, *sources: str | Path | None) -> None:
     """
     if path is None or path == PRINTED:
         return
-    files.check_target(path)
+    files.check_writable(path)
     check_not_input(path, *sources)
 
 
@@ -65,10 +65,10 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
 
 
 def check_file(path: Path | None, *sources: str | Path | None) -> None:
-    """Like ``check_target``, for formats that cannot go to standard output."""
+    """Like ``check_output``, for formats that cannot go to standard output."""
     if path == PRINTED:
         raise OutputError("only JSON can be printed (-); name a file")
-    check_target(path, *sources)
+    check_output(path, *sources)
 
 
 def shows_tables(json_file: Path | None, *, quiet: bool) -> bool:

@@ -25,7 +25,7 @@ from triglot.commands.options import (
     configuration,
     name_value_pairs,
 )
-from triglot.commands.output import check_target, show, shows_tables, write_json
+from triglot.commands.output import check_output, show, shows_tables, write_json
 
 
 def parity(
@@ -60,7 +60,7 @@ def parity(
     from triglot.parity.run import BATCH_SIZE, BATCHES  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
-    check_target(json_file, model, inputs, config)
+    check_output(json_file, model, inputs, config)
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
     if inputs is None:

@@ -14,7 +14,7 @@ import typer
 
 from triglot import api, exit_codes, models, plots, training
 from triglot.commands.options import CPU, Device, Dtype, Framework, JsonOption, QuietOption
-from triglot.commands.output import check_apart, check_target, show, shows_tables, write_json
+from triglot.commands.output import check_apart, check_output, show, shows_tables, write_json
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import limit_threads
@@ -72,7 +72,7 @@ def train(
     from triglot.shared.console import progress  # noqa: PLC0415
 
     target = _check_training_target(target, resume, model)
-    check_target(json_file, model, resume)
+    check_output(json_file, model, resume)
     if plot is not None:
         plots.check_plot(plot)
     check_apart(target, json_file, plot)

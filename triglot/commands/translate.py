@@ -6,7 +6,7 @@ import typer
 
 from triglot import api, models, training
 from triglot.commands.options import Framework, JsonOption, QuietOption
-from triglot.commands.output import check_target, show, shows_tables, write_json
+from triglot.commands.output import check_output, show, shows_tables, write_json
 
 
 def translate(
@@ -26,7 +26,7 @@ def translate(
     """
     from triglot import tables  # noqa: PLC0415
 
-    check_target(json_file, model)
+    check_output(json_file, model)
     checkpoint = models.resolve(model).checkpoint
     framework_name = framework.value if framework else api.first_framework()
     translation, expected = training.translation(checkpoint, framework_name, text)

@@ -64,7 +64,7 @@ class Article:
             lambda source: source.is_file() and source.suffix in containers.BY_SUFFIX,
             self.read,
             self.write,
-            check_target,
+            check_state_dict_target,
             must_be_named=True,
         )
 
@@ -108,7 +108,7 @@ class Article:
                 container cannot hold a tensor.
             OutputError: the target cannot be written.
         """
-        check_target(target)
+        check_state_dict_target(target)
         config = checkpoint.config
         self._check_expressible(config)
         tensors = self.table.from_canonical(checkpoint)
@@ -148,18 +148,18 @@ class Article:
             raise inexpressible(self.table.dialect, losses)
 
 
-def check_target(target: Path) -> None:
+def check_state_dict_target(target: Path) -> None:
     """Check, before any work is done, that a state dict can be written to ``target``.
 
     Raises:
         PortingError: its suffix is unknown.
-        OutputError: ``files.check_target`` refuses it.
+        OutputError: ``files.check_writable`` refuses it.
     """
     if target.suffix not in containers.BY_SUFFIX:
         raise PortingError(
             f"cannot write {target}: its suffix is {target.suffix!r}, expected {containers.SUFFIXES}; rename it"
         )
-    files.check_target(target)
+    files.check_writable(target)
 
 
 def position_error(config: ModelConfig, buffer: Array) -> tuple[float, float]:
