@@ -11,8 +11,13 @@ from triglot.shared.errors import FrameworkError
 from .model import Model
 
 REFERENCE = "numpy"
-PACKAGES = {"torch": "pytorch", "paddle": "paddlepaddle", "jax": "flax_nnx", REFERENCE: "numpy_reference"}
-REQUIRED_MODULES = {
+PACKAGES: dict[str, str] = {
+    "torch": "pytorch",
+    "paddle": "paddlepaddle",
+    "jax": "flax_nnx",
+    REFERENCE: "numpy_reference",
+}
+REQUIRED_MODULES: dict[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "paddle": ("paddle",),
     "jax": ("jax", "flax", "optax"),
