@@ -40,14 +40,16 @@ def test_compiled_models_pass_every_check(framework, config, mode, make_checkpoi
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("mode", COMPILED)
 def test_compiled_outputs_agree_with_eager_ones(framework, config, mode, make_checkpoint):
-    """The tolerance is twice the rounding of a layer norm's sums in float32."""
-    batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
-    eager, compiled = (triglot.build(framework, make_checkpoint(config), mode=each) for each in ("eager", mode))
-    for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
-        bound = 2 * config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
+    compare_with_eager(framework, make_checkpoint(config), mode)
+
+
+@pytest.mark.parametrize("mode", COMPILED)
+def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
+    """Without heads, because each kernel takes a second to compile."""
+    compare_with_eager("torch", make_checkpoint(replace(SMALL_ENCODER, heads_on_top=())), mode)
 
 
 def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
@@ -78,6 +80,15 @@ def test_paddle_inference_engine_refuses_all_but_outputs_in_bfloat16(make_checkp
     ):
         with pytest.raises(FrameworkError, match=r"no bfloat16 on a CPU except .* 'compiled'; choose dtype 'float32'"):
             call()
+
+
+def compare_with_eager(framework, checkpoint, mode):
+    """Compare the outputs of two models. The tolerance is twice the rounding of a layer norm's sums in float32."""
+    batch: Any = inputs.random_batch(checkpoint.config, [9, 1, 4], np.random.default_rng(0))
+    eager, compiled = (triglot.build(framework, checkpoint, mode=each) for each in ("eager", mode))
+    for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
+        bound = 2 * checkpoint.config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
 
 def answers(model, batch):

@@ -84,6 +84,7 @@ def test_wrong_gradient_or_loss_is_detected(make_checkpoint):
             assert not judged.disagreement(loss, {**gradients, name: wrong}, *truth) <= 1, name
 
 
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("name", ["bert-base-tiny", pytest.param("translation-tiny", marks=pytest.mark.audit)])
 def test_compiled_training_agrees_with_eager_training(framework, name, make_checkpoint):
     """In float64 they may differ only by the order of sums. Paddle once kept a factor in float32."""
