@@ -1,10 +1,8 @@
 """Fixtures for all tests. A framework is a parameter of a test, never a loop; a missing framework is a failure."""
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 
 # Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -71,20 +69,9 @@ def pytest_configure(config):
         # XLA compiles for every shape, and the tests use each shape only a few times. Without its optimisation, the
         # tests of JAX take half as long. The long proofs run what a user runs.
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
-    if not hasattr(config, "workerinput"):
-        _share_compiled_programs(config)
     unknown = set(_frameworks(config)) - set(impls.FRAMEWORKS)
     if unknown:
         raise pytest.UsageError(f"--frameworks: got {sorted(unknown)}, expected {list(impls.FRAMEWORKS)}")
-
-
-def _share_compiled_programs(config):
-    """Let all processes of this run share what JAX compiled, in a folder that the run removes."""
-    folder = tempfile.mkdtemp(prefix="triglot-jax-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
