@@ -1,5 +1,6 @@
 """Fixtures for all tests. A framework is a parameter of a test, never a loop; a missing framework is a failure."""
 
+import gc
 import os
 import signal
 import sys
@@ -84,6 +85,13 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
         config.hook.pytest_deselected(items=audits)
         items[:] = [item for item in items if item not in audits]
+
+
+def pytest_collection_finish():
+    """Keep the garbage collector from looking at thousands of tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def pytest_report_header(config):

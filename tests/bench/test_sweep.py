@@ -66,7 +66,7 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(swept, no_more_rounds):
         _, results = swept(["fake-a", "fake-hoard", "fake-b"], memory_limit_mb=limit, time_limit=60)
         assert [result.status for result in results.values()].count("ok") == timed
         failure = results["fake-hoard"].failure
-        assert ("Unable to allocate 2.00 GiB" in failure) == (limit is not None)
+        assert ("Unable to allocate 1.00 GiB" in failure) == (limit is not None)
         assert ("1024 MiB: raise --memory-limit" in failure) == (limit is not None)
     assert worker_processes() == []
 

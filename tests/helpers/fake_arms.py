@@ -36,7 +36,7 @@ class FakeArm:
     def call(self):
         self.calls += 1
         if self.arm == "fake-hoard" and self.calls == 31:
-            self.hoard = np.ones(2**28)  # 2 GiB
+            self.hoard = np.ones(2**27)  # 1 GiB
         if self.arm == "fake-killed" and self.calls > 30:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.arm == "fake-exit" and self.calls > 30:

@@ -114,8 +114,7 @@ MEMORY = {
     "numpy": ("import numpy; numpy.ones(1 << 50)", "MemoryError: Unable to allocate "),
     "torch": ("import torch; torch.ones(1 << 50)", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
     "limit": (
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)); hoard = [b'x' * (1 << 30)] * 1 "
-        "+ [b'y' * (1 << 30) for _ in range(4)]",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)); bytearray(1 << 33)",
         "MemoryError: ",
     ),
 }
