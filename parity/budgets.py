@@ -16,8 +16,8 @@ usual bugs, a wrong epsilon, measured over 1,000 times the noise.
 be rounded when it is stored, at the bounds of its inputs, and by a fused multiply-add, each time by one unit.
 
 The noise of float64 is the noise of float32, scaled by the ratio of the unit roundoffs. For bfloat16 and float16 the
-weights and inputs are rounded to the dtype first. The truth is the float64 run on the rounded numbers, and the noise is
-a float32 run on them that rounds every named value to the dtype.
+weights and inputs are rounded to the dtype first. The truth is the float64 run on the rounded numbers, and the noise
+comes from float32 runs on them that round every named value to the dtype.
 """
 
 NOISE_FACTOR = 8.0
@@ -62,8 +62,8 @@ def noise_in(dtype: str, measured: float) -> float:
 def noise_of_mean(mean: float, terms: int) -> float:
     """Return the float32 rounding error of a mean whose terms are added one after the other.
 
-    The n-th partial sum of N equal terms is n/N of the total, and is rounded by u/sqrt(3) of itself in the quadratic
-    mean. The N independent errors add up to sqrt(N)/3 u of the total. The errors of the terms themselves are not
+    The n-th partial sum of N equal terms is n/N of the total, and is rounded by u/sqrt(3) of itself (root mean
+    square). The N independent errors add up to sqrt(N)/3 u of the total. The errors of the terms themselves are not
     included.
     """
     return mean * UNIT_ROUNDOFF["float32"] * terms**0.5 / 3
@@ -72,8 +72,8 @@ def noise_of_mean(mean: float, terms: int) -> float:
 def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
     """Return the rounding error of Adam's first step on a weight of this magnitude, whatever its gradient.
 
-    Adam divides by 1 - 0.999^t. Paddle and optax compute that in float32, so at the first step it is off by 2^-24 of
-    0.001, and half of that after the square root. The new weight is rounded when it is stored, and the step may be
+    Adam divides by 1 - 0.999^t. Paddle and optax compute that in float32, so at the first step 0.001 is off by 2^-24,
+    and the square root halves this relative error. The new weight is rounded when it is stored, and the step may be
     rounded to the precision of the weight before that.
     """
     return rate * 2.0**-25 / 0.001 + 2 * UNIT_ROUNDOFF[dtype] * weight

@@ -1,4 +1,4 @@
-"""What the harness runs: the checks, and what an implementation gives in one of them.
+"""What the harness runs: the checks, and what an implementation returns in one of them.
 
 ``end_to_end``      the whole model on the given inputs; every named value is the model's own
 ``local``           the same inputs, but each step receives the truth of the step before it, so it shows its own error
@@ -110,7 +110,7 @@ def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
 
 
 def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what an implementation gives in a check.
+    """Return what an implementation returns in a check.
 
     That is every named value, and its masks as ``masks.<name>``. Where its own values flow, it is also what its public
     methods return, as ``api.<name>``.

@@ -1,7 +1,7 @@
 """The ids that an arm may generate: those that rounding allows.
 
-Greedy decoding turns scores into ids, and where two tokens score alike, either is right. So the float64 reference reads
-the generated ids, and each of them has to be among the best continuations of those before it.
+Greedy decoding turns scores into ids, and where two tokens have similar scores, either is right. So the float64
+reference reads the generated ids, and each of them has to be among the best continuations of those before it.
 
 Shapes: B batch, T target length, V target vocabulary.
 """
@@ -25,7 +25,7 @@ from .truth import Reference, measure_noise
 
 
 class GenerationTruth:
-    """For any ids (B, T) that an arm generates: how far each scores behind the best.
+    """The truth for generated ids (B, T): how far each id scores below the best one at its place.
 
     Raises:
         FrameworkError: a score is not finite in ``dtype``, or not even in float64.
@@ -40,12 +40,12 @@ class GenerationTruth:
         # Called as the arms are: with the batch's own padding, because a random token may be the pad id.
         ids = self._model.prepare("generation", batch)()
         self._shape = ids.shape
-        # An arm chooses the token that it scores best. Its score of that token and its score of the true best may each
-        # be off by the budget of a score.
+        # An arm chooses the token that it scores highest. Its score of that token and its score of the true best may
+        # each be off by the budget of a score.
         self._budget = 2 * self._budget_of_best_score(reference, ids, dtype)
 
     def judge(self, outputs: Mapping[str, Array]) -> Judgement:
-        """Judge the id that scores furthest behind the best, or the first that no score could explain."""
+        """Judge the id that scores furthest below the best, or the first id that no score could explain."""
         rows, length = self._shape
         if set(outputs) != {IDS} or outputs[IDS].shape[1:] != (length,) or len(outputs[IDS]) < rows:
             return diverged(IDS, f"expected ids of shape {self._shape} and nothing else")
@@ -63,7 +63,7 @@ class GenerationTruth:
         return judge_error(_place(behind == error), error, self._budget)
 
     def _behind_best(self, ids: Array) -> Array:
-        """Return how much less than the best each id but the first scores, after those before it: (B, T - 1)."""
+        """Return how far each id but the first scores below the best continuation of the ids before it: (B, T - 1)."""
         generator, batch = self._model.backend.generator, self._batch
         memory = generator.transformer.encode(batch.source, batch.valid)
         allowed = masks.combine(masks.padding(ids != self._pad), masks.causal(ids.shape[1]))

@@ -64,7 +64,7 @@ def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: i
         return {name: distance(value, values[name]) for name, value in gradients.items()}
 
     # Every value with a dropout is multiplied by a mask, forward and backward. Masks around 1 therefore move the values
-    # in every framework. This does not show what a sum of the backward pass loses that is zero in theory, such as the
+    # in every framework. This does not show the rounding error of a backward sum that is zero in theory, such as the
     # sum over a softmax: there float32 measured 9 times this noise, and at most twice this noise elsewhere.
     config = dataclasses.replace(checkpoint.config, **dict.fromkeys(_dropout_rates(checkpoint), 0.5))
     generator = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ def disagreement(
     """Return how far a float64 loss and its gradients are from the reference's, in units of the rounding of both.
 
     ``true_loss`` is the loss of the reference, and ``derivative`` its derivative along a direction. Up to 1 they agree;
-    NaN never does.
+    with NaN they never do.
     """
     if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
         return float("inf")

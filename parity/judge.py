@@ -1,4 +1,4 @@
-"""The verdict: compare what an implementation gives with the truth, and find where it first goes wrong."""
+"""The verdict: compare what an implementation returns with the truth, and find where it first goes wrong."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ def judge_value(
 
 
 def judge_error(name: str, error: float, limit: float, noise: float | None = None) -> Judgement:
-    """Judge an error by its budget, ``limit``. What is not finite has diverged."""
+    """Judge an error by its budget, ``limit``. An error that is not finite is a divergence."""
     if not math.isfinite(error):
         return diverged(name, f"the error is {error}: there is NaN or infinity among the values")
     if not math.isfinite(limit):

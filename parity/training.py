@@ -29,7 +29,7 @@ from .truth import Reference, distance
 class TrainingTruth:
     """The gradients of a batch, computed by the first installed framework whose gradients the reference confirms.
 
-    ``confirmed_on`` is the smaller batch for that comparison: the complex step takes its time. ``rate`` is Adam's rate
+    ``confirmed_on`` is the smaller batch for that comparison, because the complex step is slow. ``rate`` is Adam's rate
     if the weights after its first step are judged as well, and None otherwise. ``folder`` holds temporary files.
 
     Raises:
@@ -156,7 +156,9 @@ class _Derivation:
 
         units = disagreement(loss, gradients, true_loss, derivative)
         if not units <= 1:
-            raise WorkerError(f"its float64 gradients are {units:.3g} times too far from the reference", fatal=True)
+            raise WorkerError(
+                f"its float64 gradients are {units:.3g} times as far from the reference as allowed", fatal=True
+            )
 
 
 def _as_float64(array: Array) -> Array:

@@ -24,7 +24,7 @@ Selection = Callable[[str, Array], Bools | None]
 
 @dataclass(frozen=True)
 class Truth:
-    """What a correct implementation gives: float64 values by name, and the noise of each in the dtype under test."""
+    """What a correct implementation returns: float64 values by name, and the noise of each in the dtype under test."""
 
     values: Mapping[str, Array]
     noise: Mapping[str, float]
@@ -123,7 +123,7 @@ def distance(value: Array, truth: Array, selected: Bools | None = None) -> float
 
 
 def rounding_probe(dtype: str, base: type[Probe]) -> type[Probe]:
-    """Return a kind of ``base`` that rounds every value to ``dtype`` before the model continues with it."""
+    """Return a subclass of ``base`` that rounds every value to ``dtype`` before the model continues with it."""
 
     class Rounding(base):
         def observe(self, name: str, value: Any) -> Any:

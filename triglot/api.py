@@ -134,11 +134,11 @@ def check(
 ) -> Report:
     """Compare every framework with the float64 reference on the weights of ``checkpoint``, and return the report.
 
-    ``frameworks`` None means every installed one, ``batches`` None seeded random tokens. ``isolate`` runs each
-    framework in its own process with ``threads`` threads (None: one per core) and ``time_limit`` seconds per check.
-    ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that cannot share an
-    environment; Triglot has to be installed there too. ``model`` and ``inputs`` describe both in the report.
-    ``progress`` is called with the number of checks done, their total and the name of the next one.
+    ``frameworks`` None means every installed one, and ``batches`` None means seeded random tokens. ``isolate`` runs
+    each framework in its own process with ``threads`` threads (None: one per core) and ``time_limit`` seconds per
+    check. ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that cannot share an
+    environment; Triglot has to be installed there too. ``model`` and ``inputs`` describe the model and the inputs in
+    the report. ``progress`` is called with the number of checks done, their total and the name of the next one.
 
     Raises:
         FrameworkError: a framework is unknown or not installed, an interpreter cannot be started, or the dtype,

@@ -54,7 +54,7 @@ def main() -> None:
     """Run the command line. Every error becomes one line on standard error and exit code 2."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # allowed in any position
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up temporary files then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up temporary files too
     try:
         code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:

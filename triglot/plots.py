@@ -1,4 +1,4 @@
-"""The learning curves of a training, drawn with matplotlib."""
+"""The learning curves of a training run, drawn with matplotlib."""
 
 import importlib.util
 from pathlib import Path
@@ -16,7 +16,7 @@ WINDOW = 50  # steps that the dark line averages over
 
 
 def check_plot(path: Path) -> None:
-    """Refuse, before the training, a plot that could not be drawn after it.
+    """Refuse, before training starts, a plot that could not be drawn after it.
 
     Raises:
         OutputError: matplotlib is missing, the format is not supported, or the file cannot be written.

@@ -38,11 +38,11 @@ _PARITY_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("worker", (WORKER,), None),
 )
 
-_RECENT_STEPS = slice(-50, None)  # what the summary of a training averages over
+_RECENT_STEPS = slice(-50, None)  # what the summary of a training run averages over
 
 
 def print_training(checkpoint: Checkpoint, target: Path, framework: str, unseen: Score) -> None:
-    """Print the result of a training in two lines."""
+    """Print the result of a training run in two lines."""
     training = checkpoint.training
     assert training is not None
     loss = training.history.loss[_RECENT_STEPS].mean()

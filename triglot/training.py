@@ -29,8 +29,8 @@ def train(
     """Train ``checkpoint`` on the toy translation of article 000, up to step number ``steps``.
 
     A checkpoint that holds a training state resumes exactly where it stopped, in any framework. Its plan and dtype
-    cannot change: ``plan`` and ``dtype`` must be None or repeat them. For a new training, None means the default plan
-    and float32.
+    cannot change: ``plan`` and ``dtype`` must be None or repeat them. For a new run, None means the default plan and
+    float32.
 
     The checkpoint is written to ``target`` every ``save_every`` steps and at the end. It replaces an earlier file of
     that name, completely or not at all. ``on_step`` is called after each step with the number of steps made, the
@@ -61,7 +61,9 @@ def train(
 
 
 def score(checkpoint: Checkpoint, framework: str, *, seed: int = 0, count: int = 256) -> Score:
-    """Translate ``count`` sentences that no training has seen; return the shares of correct tokens and sentences.
+    """Translate ``count`` sentences that no training run has seen.
+
+    Return the shares of correct tokens and of correct sentences.
 
     Raises:
         TaskError: the model cannot have learned the task.
@@ -92,12 +94,12 @@ def _settings(resumed: Training | None, steps: int, plan: Plan | None, dtype: st
         return plan or Plan(), dtype or "float32"
     if resumed.moments.steps >= steps:
         raise TrainingError(
-            f"steps is {steps}; expected more than the {resumed.moments.steps} that the training has made already"
+            f"steps is {steps}; expected more than the {resumed.moments.steps} that this training run has made already"
         )
     resumed_dtype = next(iter(resumed.moments.first.values())).dtype.name
     if dtype not in (None, resumed_dtype):
         raise TrainingError(
-            f"dtype is {dtype!r}; expected {resumed_dtype!r}, in which this training began; omit it, or start a new "
-            "training"
+            f"dtype is {dtype!r}; expected {resumed_dtype!r}, in which this training run began; omit it, or start a "
+            "new one"
         )
     return plan or resumed.plan, resumed_dtype

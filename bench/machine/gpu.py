@@ -1,4 +1,4 @@
-"""What only a GPU has: whether a framework finds it, its own clock, and its memory.
+"""What is specific to a GPU: whether a framework finds it, its own clock, and its memory.
 
 ``loaded`` is ``sys.modules``, so that this module imports no framework itself.
 """
@@ -55,7 +55,7 @@ class DeviceClock:
         self._before.record()
 
     def stop(self) -> None:
-        """Put the second event behind the work. Call this before waiting, or the wait is measured too."""
+        """Put the second event after the work. Call this before waiting, or the wait is measured too."""
         self._after.record()
 
     def milliseconds(self) -> float:

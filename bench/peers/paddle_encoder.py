@@ -94,7 +94,7 @@ class PaddleArm:
             (
                 paddle.to_tensor(batch.source),
                 None if batch.segment_ids is None else paddle.to_tensor(batch.segment_ids),
-                # This is added to the scores, as the documentation of Paddle does it.
+                # This is added to the scores, as in Paddle's documentation.
                 paddle.to_tensor(np.where(batch.valid, np.float32(0), np.float32(-1e9))[:, None, None, :]),
             )
             for batch in batches

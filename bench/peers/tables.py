@@ -14,7 +14,7 @@ _OUTSIDE_LAYERS = {
 
 
 def encoder_table(library: str, layers: str, modules: Mapping[str, str], *, transposed: bool, **leaves: str) -> Table:
-    """Return the table of an encoder. ``layers`` is the path of its layers, and ``modules`` maps the modules of one.
+    """Return the table of an encoder. ``layers`` is the path of its layers, and ``modules`` maps those of one layer.
 
     ``transposed`` and ``leaves`` are further fields of ``Table``.
     """

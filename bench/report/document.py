@@ -23,7 +23,7 @@ SCHEMA = "triglot.bench/1"
 _PLAIN = (
     *("import_s", "load_s", "compile_s", "tokens_per_second", "sequences_per_second", "useful_gflops"),
     *("flops_per_byte", "peak_rss_mb", "peak_device_mb", "processors_used", "warm_up_calls"),
-)  # fields of a result that stand in a case as they are
+)  # fields of a result that a case holds unchanged
 _CELL = tuple(Cell.__dataclass_fields__)
 _JUDGED = ("error", "budget", "verdict", "name")
 

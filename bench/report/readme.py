@@ -1,6 +1,6 @@
 """Write the short benchmark table of the README: ``python -m triglot.bench.report.readme RESULT.json README.md``.
 
-The table stands between two marks. A test compares it with the newest result in ``bench/results``.
+The table is between two marks. A test compares it with the newest result in ``bench/results``.
 """
 
 import re
@@ -12,7 +12,7 @@ from triglot.shared import files
 from . import document, tables
 from .report import Report
 
-BEGIN, END = "<!-- begin of the benchmark's tables -->", "<!-- end of the benchmark's tables -->"
+BEGIN, END = "<!-- start of the benchmark's tables -->", "<!-- end of the benchmark's tables -->"
 ROWS = 5
 COLUMNS = ("arm", "times the baseline", "ms", "tokens/s", "of roofline")
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)

@@ -14,13 +14,13 @@ from triglot.shared.arrays import Array
 
 # A process is faster or slower than its twin for its whole life, because of where its memory lies, for example. Rounds
 # cannot show that. Forty runs of an arm against itself (``make bench-proof``, twice) differed from 1 by 1.09 % (root
-# mean square), of which the rounds explain 0.63 %. Every interval is therefore widened by twice the rest, 0.88 %, added
-# as an independent error. In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one
+# mean square), of which the rounds explain 0.63 %. Every interval is therefore widened by twice the rest (0.88 %),
+# added as an independent error. In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one
 # slower by 0.7 %: processes that start in the same order tend to get the same memory. So the difference is taken from
 # 1, not from the mean of a series.
 PROCESS = 0.018
 
-PRECISE = 0.014  # half the width of an interval, from its rounds alone, that needs no more rounds
+PRECISE = 0.014  # half the width at which an interval, from its rounds alone, needs no more rounds
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
 
@@ -46,16 +46,16 @@ class Ratio:
 
     @property
     def is_precise(self) -> bool:
-        """Whether more rounds would add little: the interval is within 1.4 % of the median, or more far from 1.
+        """Whether more rounds would add little: the interval is within 1.4 % of the median, more if that is far from 1.
 
-        Only the width counts, not the position. Measuring until the interval leaves 1 would always find a difference.
+        Only the width counts, not the position. Measuring until the interval excludes 1 would always find a difference.
         """
         half = np.log(self.high / max(self.low, 1e-9)) / 2
         return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
 
     @property
     def noise(self) -> float:
-        """The largest difference from 1 in the interval: of a baseline and its twin, all of it is noise."""
+        """The largest difference from 1 in the interval: between a baseline and its twin, all of it is noise."""
         return max(abs(self.low - 1), abs(self.high - 1))
 
     def __format__(self, digits: str) -> str:
@@ -77,7 +77,7 @@ def paired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Seq
         ValueError: there are no rounds, or the numbers of rounds differ.
     """
     if not numerator or len(numerator) != len(denominator):
-        raise ValueError(f"got {len(numerator)} rounds against {len(denominator)}, expected as many and at least one")
+        raise ValueError(f"got {len(numerator)} rounds against {len(denominator)}, expected equal numbers, at least 1")
     ratios = [np.median(above) / np.median(below) for above, below in zip(numerator, denominator, strict=True)]
     middle, spread = _resample(np.log(ratios), np.random.default_rng(0))
     if len(ratios) == 1:

@@ -35,7 +35,7 @@ def batches_of_cell(cell: Cell, config: ModelConfig, tokenizer: Path | None, see
 
 
 def _with_targets(config: ModelConfig, batch: Batch, generator: np.random.Generator) -> Batch:
-    """Add random labels or a random teacher. What is learned does not change the time that it takes."""
+    """Add random labels or a random teacher. Their content does not change how long a step takes."""
     if isinstance(batch, PairBatch):
         return labelled(config, batch, generator.integers(0, config.target_vocabulary, batch.target.shape))
     if config.kind == "attention":
@@ -57,7 +57,7 @@ def _inputs(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: 
 
 
 def row_lengths(rows: int, longest: int, fill: float, generator: np.random.Generator) -> list[int]:
-    """Return the number of real tokens of each row. The first row is full, and all have the share ``fill`` together.
+    """Return the number of real tokens of each row. The first row is full, and together the rows have share ``fill``.
 
     Raises:
         InputError: ``fill`` is not a share, or is too small for so few tokens.
@@ -89,7 +89,7 @@ def check_fill(fill: float) -> None:
 
 
 def fill_of(batches: Sequence[Batch]) -> float:
-    """Return the share of tokens that is real."""
+    """Return the share of tokens that are real."""
     return sum(int(batch.valid.sum()) for batch in batches) / sum(batch.valid.size for batch in batches)
 
 

@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """The cell in one word."""
+        """The cell as one string."""
         shape = f"{self.batch}x{self.length}"
         shape += f"x{self.fill:g}" if self.order == "padded" else f"-{self.order}"
         return f"{self.model}/{self.workload}/{shape}/{self.dtype}/{self.device}/{self.threads}"
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The case in one word."""
+        """The case as one string."""
         return f"{self.arm}{'*' if self.is_twin else ''}/{self.cell.id}"
 
 

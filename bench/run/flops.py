@@ -24,10 +24,11 @@ def operations(workload: str, config: ModelConfig, batch: Batch) -> float:
 
 
 def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int) -> int:
-    """Return the fewest bytes that any implementation moves: weights once, and the vectors into and out of each layer.
+    """Return the fewest bytes that an implementation has to move.
 
-    Of an embedding, only the rows of the tokens count. A backward pass reads everything again and writes as much. A
-    step of Adam reads and writes each weight and its two moments.
+    These are the weights once, and the vectors into and out of each layer. Of an embedding, only the rows of the tokens
+    count. A backward pass reads everything again and writes as much. A step of Adam reads and writes each weight and
+    its two moments.
     """
     if workload in WITH_GRADIENTS:
         config = _trained(config)

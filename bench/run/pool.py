@@ -36,7 +36,7 @@ class _CaseError(Exception):
 
 @dataclass
 class _Measured:
-    """What is measured of a case and does not stand in its result."""
+    """What is measured of a case but is not part of its result."""
 
     first_call_s: float = 0.0
     peak_mb: float = 0.0  # until its outputs were judged
@@ -101,7 +101,7 @@ class Workers:
 
     @contextmanager
     def watching_others(self) -> Generator[None]:
-        """Measure meanwhile how many processors other processes use."""
+        """Measure, inside the context, how many processors other processes use."""
         begin, busy, own = monotonic(), load.busy_seconds(), self._own_processor_seconds + process_time()
         yield
         if busy is not None:
@@ -186,7 +186,7 @@ class Workers:
         """Take the samples of one turn. Return whether that worked: not if the case is dead, or dies.
 
         The first call of a turn does not count, because it finds cold caches and processors that slept during the turns
-        of others. Only for long calls is that effect too small to spend another call on.
+        of others. For long calls, that effect is too small to spend another call on.
         """
         if case not in self._alive:
             return False

@@ -1,6 +1,6 @@
-"""The rounds: arms take turns in an order drawn anew for each round, and their ratios come from shared rounds.
+"""The rounds: arms take turns in a new random order in each round, and their ratios come from shared rounds.
 
-On an unsteady machine, a group of arms may go on after the planned rounds, as long as ``ExtraTime`` allows.
+On an unsteady machine, a group of arms may continue after the planned rounds, as long as ``ExtraTime`` allows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +140,7 @@ def _samples_by_round(case: Case, workers: Workers, turns: Mapping[Case, Sequenc
 
 
 def planned_rounds(call_seconds: float, settings: Settings) -> int:
-    """Return in how many rounds a case takes part.
+    """Return the number of rounds in which a case takes part.
 
     That is fewer than ``settings.rounds`` if one call per round would take longer than ``settings.seconds``.
     """

@@ -33,7 +33,7 @@ MEMORY_MB = 10 * 1024  # for all workers that are alive at once, so that a sweep
 
 
 class Sweep:
-    """The arms in the cells of some models, and what was measured of them so far.
+    """The arms in the cells of some models, and what was measured for them so far.
 
     ``on_step`` receives the number of finished cases and a description of the current step. ``on_report`` receives the
     report so far, after each group. ``earlier`` is a report to complete: its results are not timed again if code,

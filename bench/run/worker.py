@@ -143,7 +143,7 @@ def _check_threads(expected: int, loaded: Mapping[str, Any]) -> None:
     if "torch" in loaded:
         counts["PyTorch"] = loaded["torch"].get_num_threads()
     if wrong := [f"{name} has {count}" for name, count in counts.items() if count != expected]:
-        raise BenchError(f"{' and '.join(wrong)} threads, expected {expected}; set --threads to a number it accepts")
+        raise BenchError(f"{' and '.join(wrong)} threads, expected {expected}; choose another number for --threads")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Measurements of their own, each with a make target."""
+"""Stand-alone measurements, each with a make target."""

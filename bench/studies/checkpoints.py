@@ -33,7 +33,7 @@ ROUNDS = 11
 
 Measured = dict[str, float]  # name and value: seconds, bytes or a count
 
-# Seconds to open each file: to a user, that is at once.
+# Seconds to open each file. To a user, that is immediate.
 BASE_LIMIT, LARGE_LIMIT = 0.050, 0.100
 
 _BASE = recipe("bert-base")
@@ -62,7 +62,7 @@ def opening(path: Path) -> Measured:
 
 
 def opening_from_disk(path: Path) -> Measured:
-    """Return the same for a file that is not in the memory of the system, and the bytes read from the disk."""
+    """Return the same for a file that is not in the page cache, and the bytes read from the disk."""
     _forget(path)
     before = _process("io", "read_bytes")
     return {**opening(path), "read": _process("io", "read_bytes") - before}
@@ -168,7 +168,7 @@ def _milliseconds(results: list[Measured], name: str = "seconds") -> tuple[str, 
 
 
 def _forget(path: Path) -> None:
-    """Drop the file from the memory of the system."""
+    """Drop the file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -182,7 +182,7 @@ def _process(file: str, field: str) -> int:
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:
-    """Return the address ranges at which a file is mapped. Adjacent ranges with other permissions are merged."""
+    """Return the address ranges at which a file is mapped. Adjacent ranges with different permissions are merged."""
     ranges: list[tuple[int, int]] = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith(f" {path}"):

@@ -3,7 +3,7 @@
 ``triglot train`` trains the recipe ``translation`` with its default plan in each framework, one after the other: from
 the same weights, on the same sentences, with the same dropout masks. The results are written as JSON and as a Markdown
 table. The promise is that greedy decoding gets 99 % of the tokens right, and over 90 % of the sentences, on sentences
-that no training has seen; if not, the exit code is 1.
+that no training run has seen; if not, the exit code is 1.
 """
 
 import json
@@ -30,9 +30,9 @@ _COMMAND = (sys.executable, "-P", "-m", "triglot")
 
 def main(
     results: Annotated[Path, typer.Argument(help="Files to write, without the endings .json and .md.")],
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 20_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training run.")] = 20_000,
     framework: Annotated[list[str] | None, typer.Option(help="Train only in this framework; repeatable.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each training.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each training run.")] = 1,
 ) -> None:
     """Train in each framework and write the results."""
     targets = [results.with_name(f"{results.name}{ending}") for ending in (".json", ".md")]

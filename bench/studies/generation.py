@@ -2,8 +2,8 @@
 
 Each framework decodes 64 sources with the recipe ``translation``, compiled, in two ways that take turns: with a
 key-value cache, and without, as in article 000, which reads the whole target again for each new token. No sentence ends
-early, so both ways take all 49 steps. The exit code is 1 unless the cache makes decoding at least twice as fast in every
-framework, with the same ids.
+early, so both ways take all 49 steps. The exit code is 1 unless the cache makes decoding at least twice as fast in
+every framework, with the same ids.
 """
 
 import json

@@ -113,7 +113,7 @@ def test_a_sweep_that_times_nothing_fails(workplace, command, monkeypatch):
         (("--html", "-"), "only JSON.*name a file"),
         (("--markdown", "-"), "only JSON.*name a file"),
         (("--json", "b.json", "--markdown", "b.json"), "b.json.*twice"),
-        (("--resume",), "--resume completes the file of --json"),
+        (("--resume",), "--resume continues the report in the --json file"),
         (("--compare", "nothing.json"), "nothing.json: No such file.*name a file"),
         (("--compare", "text.json"), "text.json: it is not JSON"),
         (("--compare", "damaged.json"), "damaged.json is not a valid report"),

@@ -260,7 +260,7 @@ def test_printed_json_cannot_be_resumed(workplace, command, monkeypatch, fakes):
     assert json.loads(out)["schema"] == "triglot.bench/1"
     code, out, err = command(*options, "--resume")
     assert (code, out) == (2, "")
-    assert "--resume completes the file of --json" in err
+    assert "--resume continues the report in the --json file" in err
     assert os.listdir() == []
 
 
@@ -314,5 +314,5 @@ def test_the_table_of_the_readme_comes_from_the_newest_result():
     newest = sorted((ROOT / "bench" / "results").glob("*-bench.json"))[-1]
     text = (ROOT / "README.md").read_text()
     assert readme.with_table(text, newest) == text, "run python -m triglot.bench.report.readme RESULT README.md"
-    with pytest.raises(ValueError, match="has no <!-- begin"):
+    with pytest.raises(ValueError, match="has no <!-- start"):
         readme.with_table("no marks", newest)

@@ -102,7 +102,7 @@ def test_a_training_starts_from_the_weights_of_a_checkpoint(run, workplace):
         (("translation-tiny", "--resume", "plain.npz"), "plain.npz holds no training.*MODEL"),
         (("translation-tiny", "--resume", "missing.npz"), "missing.npz.*checkpoint"),
         (("nonsense", "--resume", "trained.npz"), "'nonsense'.*neither a recipe nor an existing path"),
-        (("translation", "--resume", "trained.npz"), "trained.npz is not a translation.*recipe"),
+        (("translation", "--resume", "trained.npz"), "trained.npz was not trained from translation.*recipe"),
         (("translation-tiny", "--resume", "trained.npz", "--rate", "0.1"), r"rate 0\.002, not 0\.1.*plan"),
         (("translation-tiny", "--resume", "trained.npz", "--steps", "1"), "steps is 1.*expected more than"),
         (("translation-tiny", "--target", "t.npz", "--json", "./t.npz"), "t.npz would be written twice"),

@@ -79,7 +79,7 @@ def bench(
     json_file: JsonOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write tables and plots as one HTML page.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Complete the file of --json.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the report in the --json file.")] = False,
     compare: Annotated[
         Path | None, typer.Option(metavar="OLD", help="Compare with an earlier report; exit code 1 if slower.")
     ] = None,
@@ -177,7 +177,7 @@ def _check_options(
     from triglot.shared.environment import cores  # noqa: PLC0415
 
     if resume and json_file in (None, PRINTED):
-        raise BenchError("--resume completes the file of --json; name a file")
+        raise BenchError("--resume continues the report in the --json file; name a file")
     if memory_limit is not None and sys.platform != "linux":
         raise BenchError("--memory-limit is only supported on Linux; leave it out")
     if threads is not None and threads > cores():
@@ -189,14 +189,14 @@ def _check_options(
 
 
 class JsonFile:
-    """The file of --json during a sweep. It grows with each group of arms, and Ctrl-C tells the user about it."""
+    """The --json file during a sweep. It grows with each group of arms, and Ctrl-C prints where it is."""
 
     def __init__(self, path: Path | None, *, is_resumed: bool) -> None:
         self._path = path
         self._unrelated = None if is_resumed else _version(path)  # what another run wrote
 
     def update(self, report: "Report") -> None:
-        """Replace the file by the report so far."""
+        """Replace the file with the report so far."""
         from triglot.bench.report import document  # noqa: PLC0415
 
         write_json(self._path, document.to_json(report), more=True)

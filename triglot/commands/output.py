@@ -72,15 +72,15 @@ def check_file(path: Path | None, *sources: str | Path | None) -> None:
 
 
 def shows_tables(json_file: Path | None, *, quiet: bool) -> bool:
-    """Whether tables go to standard output: not with --quiet, and not where the JSON is printed."""
+    """Whether tables go to standard output: not with --quiet, and not when the JSON is printed."""
     return not quiet and json_file != PRINTED
 
 
 def write_json(path: Path | None, content: dict[str, Any], *, more: bool = False) -> None:
     """Write ``content`` as JSON, completely or not at all, if ``path`` is given.
 
-    ``more`` says that a later call will write the same content and more. What cannot be overwritten, such as a pipe,
-    is then left for the last call.
+    ``more`` says that a later call will write the same content and more. A target that cannot be overwritten, such as
+    a pipe, is then left for the last call.
     """
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     if path == PRINTED:

@@ -1,4 +1,4 @@
-"""``triglot train``: learn the toy translation of article 000, or resume a training."""
+"""``triglot train``: learn the toy translation of article 000, or resume a training run."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def train(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Resume the training in this checkpoint, in any framework."),
+        typer.Option(metavar="FILE", help="Resume the run in this checkpoint, in any framework."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Train up to this step.")] = training.STEPS,
     save_every: Annotated[
@@ -87,7 +87,7 @@ def train(
     }
     checkpoint = models.resolve(model, seed or 0).checkpoint if resume is None else _resumable(resume, model)
     plan = checkpoint.training.plan if checkpoint.training else Plan()
-    # A resumed training keeps its plan: it refuses options that differ.
+    # A resumed run keeps its plan, and options that differ are refused.
     plan = replace(plan, **{name: value for name, value in options.items() if value is not None})
     limit_threads(threads)
     framework_name = framework.value if framework else api.first_framework()
@@ -131,17 +131,17 @@ def _check_training_target(target: Path | None, resume: Path | None, model: str)
     path = target or resume or Path(f"{Path(model).stem}-trained.npz" if starts_from_file else f"{model}.npz")
     checkpoints.check_target(path)
     if path.exists() and not (resume is not None and resume.exists() and path.samefile(resume)):
-        raise OutputError(f"{path} already exists; choose another --target, or resume its training with --resume")
+        raise OutputError(f"{path} already exists; choose another --target, or resume it with --resume")
     return path
 
 
 def _resumable(path: Path, model: str) -> Checkpoint:
-    """Load a checkpoint that holds a training of ``model``."""
+    """Load a checkpoint that holds a training run of ``model``."""
     checkpoint = api.load(path)
     if checkpoint.training is None:
-        raise TrainingError(f"{path} holds no training to resume; pass it as MODEL, without --resume")
+        raise TrainingError(f"{path} holds no training run to resume; pass it as MODEL, without --resume")
     if models.resolve(model).checkpoint.config != checkpoint.config:
-        raise TrainingError(f"{path} is not a {model}; name the recipe that it was trained from")
+        raise TrainingError(f"{path} was not trained from {model}; name the recipe that it was trained from")
     return checkpoint
 
 
