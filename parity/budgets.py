@@ -13,7 +13,7 @@ usual bugs, a wrong epsilon, measured over 1,000 times the noise.
 ``NOISE_RUNS`` 4: with one run, one of 1,000 correct comparisons exceeded its budget; with four, none of 3,000 did.
 
 ``ROUNDING_UNITS`` 4: the noise can happen to be zero, for example for a sum of two numbers. A correct result may still
-be rounded when it is stored, at the bounds of its inputs, and by a fused multiply-add, each time by one unit.
+be rounded when it is stored, when its inputs were stored, and in a fused multiply-add, each time by one unit.
 
 The noise of float64 is the noise of float32, scaled by the ratio of the unit roundoffs. For bfloat16 and float16 the
 weights and inputs are rounded to the dtype first. The truth is the float64 run on the rounded numbers, and the noise

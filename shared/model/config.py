@@ -1,7 +1,7 @@
 """The model configuration: every axis on which the supported models differ, validated here and only here.
 
-A field has no default if strict loading would not notice a wrong value. A wrong epsilon or a wrong GELU loads without
-complaint in every framework, so a configuration has to state them.
+A field has no default if common models differ in it and strict loading would not notice a wrong value. A wrong epsilon
+or a wrong GELU loads without complaint in every framework, so a configuration has to state them.
 """
 
 from __future__ import annotations
