@@ -139,7 +139,7 @@ class Model:
             return float(self.to_numpy(loss)), self.to_canonical(gradients)
 
     def begin_training(self, plan: Plan, moments: Moments | None = None) -> None:
-        """Prepare for ``training_step``. To resume a training, pass the ``moments`` saved with this model.
+        """Prepare for ``training_step``. To resume a training run, pass the ``moments`` saved with this model.
 
         Raises:
             TrainingError: the model has no loss, or cannot be trained in its mode or dtype, or the moments are those
@@ -163,7 +163,7 @@ class Model:
             return self._begun_trainer().step(*self._training_tensors(batch, dropout_masks))
 
     def moments(self) -> Moments:
-        """Return the moments of Adam, to resume the training later.
+        """Return the moments of Adam, to resume the training run later.
 
         Raises:
             TrainingError: ``begin_training`` was not called.
@@ -196,8 +196,9 @@ class Model:
         """Return a call to be timed. Its result stays in the framework, and may still be computed; see ``wait``.
 
         ``workload``: "forward" (output and heads), "forward+backward" (the loss, and its gradients by name),
-        "training" (a step of the training that has begun: its ``Outcome``), or "generation" (a target of the greatest
-        length, with a key-value cache). Nothing is dropped. The batch has to fit the model, and is handed over now.
+        "training" (a step of the training run that has begun: its ``Outcome``), or "generation" (a target of the
+        greatest length, with a key-value cache). Nothing is dropped. The batch has to fit the model, and is handed over
+        now.
 
         Raises:
             TrainingError: ``begin_training`` was not called.
@@ -243,7 +244,7 @@ class Model:
 
     def _begun_trainer(self) -> Any:
         if self._trainer is None:
-            raise TrainingError("no training has begun; call begin_training first")
+            raise TrainingError("no training run has begun; call begin_training first")
         return self._trainer
 
     def _training_tensors(

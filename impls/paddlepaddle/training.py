@@ -78,7 +78,7 @@ def gradients(
 class Trainer:
     """Adam (Kingma and Ba 2015) on every parameter, with the learning rate that ``plan`` sets for each step.
 
-    ``moments``: those of the training to resume; None: start a new one.
+    ``moments``: those of the training run to resume; None: start a new one.
     """
 
     def __init__(

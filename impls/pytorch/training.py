@@ -72,7 +72,7 @@ def gradients(
 class Trainer:
     """Adam (Kingma and Ba 2015) on every parameter, with the learning rate that ``plan`` sets for each step.
 
-    ``moments``: those of the training to resume; None: start a new one.
+    ``moments``: those of the training run to resume; None: start a new one.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Trainer:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)  # not the checkpoint's memory
             parameter.requires_grad_(True)
         self.optimizer = torch.optim.Adam(transformer.parameters(), lr=plan.rate, betas=BETAS, eps=EPSILON)
-        # StepLR accumulates products, so a resumed training would have another rate in the last digit.
+        # StepLR accumulates products, so a resumed training run would have another rate in the last digit.
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, plan.share_at)
         self.steps = 0
         if moments is not None:

@@ -1,8 +1,8 @@
 """The neutral checkpoint: a configuration and its tensors, in memory and as one ``.npz`` file.
 
 The file holds the tensors in order of their names (``npz.py``) and, as its last member, ``manifest.json``
-(``manifest.py``). A training can be stored beside them (``training_state.py``). ``docs/checkpoint.md`` describes the
-file for other readers.
+(``manifest.py``). A training run can be stored beside them (``training_state.py``). ``docs/checkpoint.md`` describes
+the file for other readers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Checkpoint:
     ported, the tensors of the source that were not kept, and why; files do not store it.
 
     Raises:
-        CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training
+        CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training run
             belongs to another model.
     """
 
@@ -242,7 +242,7 @@ def _check_training(checkpoint: Checkpoint) -> None:
     members = training_state.arrays(Training(training.plan, unread, training.history))
     if wrong := sorted(training_state.problems(schema.parameters(checkpoint.config), moments.steps, members)):
         raise CheckpointError(
-            f"the training does not match the configuration: {'; '.join(wrong)}; pass the training state saved with "
+            f"the training run does not match the configuration: {'; '.join(wrong)}; pass the state saved with "
             "this model"
         )
 

@@ -39,7 +39,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """The manifest's record of one stored tensor. Members of a training have no ``axes``."""
+    """The manifest's record of one stored tensor. Members of a training run have no ``axes``."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The manifest's record of a training. ``steps`` is checked together with the members, not by the parser."""
+    """The manifest's record of a training run. ``steps`` is checked together with the members, not by the parser."""
 
     plan: Plan
     steps: int
@@ -77,7 +77,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The configuration, a record per stored tensor, the names before porting, and the record of a training."""
+    """The configuration, a record per stored tensor, the names before porting, and the record of a training run."""
 
     config: ModelConfig
     tensors: Mapping[str, TensorRecord]
@@ -173,7 +173,7 @@ def _refuse_constant(constant: str) -> None:
 def _training(value: object) -> TrainingRecord:
     fields = _object(value, _TRAINING_FIELDS)
     if fields.pop("digest") != _hash(fields):
-        raise ValueError("the digest of the training is wrong")
+        raise ValueError("the digest of the training run is wrong")
     tensors = {name: _tensor(entry, _TENSOR_FIELDS) for name, entry in _object(fields["tensors"]).items()}
     return TrainingRecord(Plan.from_dict(_object(fields["plan"])), fields["steps"], tensors)
 

@@ -32,13 +32,13 @@ def arrays(training: Training) -> dict[str, Array]:
 
 
 def restore(plan: Plan, steps: int, members: Mapping[str, Array]) -> Training:
-    """Return the training whose ``arrays`` are ``members``. The history is read now, the moments when they are used."""
+    """Return the training run whose ``arrays`` are ``members``. The history is read now, the moments when used."""
     moments = Moments(steps, PrefixedTensors(members, FIRST), PrefixedTensors(members, SECOND))
     return Training(plan, moments, History(members[LOSS], members[ACCURACY]))
 
 
 def problems(parameters: Mapping[str, Parameter], steps: object, members: Mapping[str, Array]) -> Iterator[str]:
-    """Yield what is wrong with the members of a training of ``steps`` steps: names, shapes and dtypes."""
+    """Yield what is wrong with the members of a training run of ``steps`` steps: names, shapes and dtypes."""
     if type(steps) is not int or steps < 0:
         yield f"steps is {steps!r}, expected a whole number, 0 or more"
     expected: dict[str, tuple[object, ...]] = {LOSS: (steps,), ACCURACY: (steps,)}
@@ -57,7 +57,7 @@ def problems(parameters: Mapping[str, Parameter], steps: object, members: Mappin
 
 
 def check_beginning(config: ModelConfig, dtype: str, mode: str, moments: Moments | None) -> None:
-    """Refuse a training that cannot start or resume.
+    """Refuse a training run that cannot start or resume.
 
     Raises:
         TrainingError: the model has no loss, ``dtype`` is too coarse for Adam's small steps, ``mode`` compiles the
@@ -67,7 +67,7 @@ def check_beginning(config: ModelConfig, dtype: str, mode: str, moments: Moments
     if mode == "compiled":
         raise TrainingError("mode 'compiled' cannot train, because the weights are compiled in; use 'eager' or 'jit'")
     if dtype not in DTYPES:
-        raise TrainingError(f"dtype of a training is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        raise TrainingError(f"dtype of a training run is {dtype!r}; expected one of {', '.join(DTYPES)}")
     if moments is None:
         return
     history = np.zeros(moments.steps, np.float32)

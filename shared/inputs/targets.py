@@ -51,7 +51,7 @@ def labelled(config: ModelConfig, batch: Batch, labels: Any) -> PairBatch:
     # Padding has no scores, so its labels cannot count.
     counted = np.where(pair.target_valid, ids, -1).astype(np.int32)
     if not (counted >= 0).any():
-        raise InputError("no label counts: all are -1, or stand at padding; give at least one")
+        raise InputError("no label counts: all are -1, or are at padding tokens; give at least one")
     return replace(pair, labels=counted)
 
 

@@ -1,7 +1,7 @@
 """The training loop: batches of the translation task in, weights and moments out. It belongs to no framework.
 
 Step k of a seed sees the same samples and drops out the same numbers in every framework, whether or not the training
-was interrupted before. So a training resumes exactly where it stopped, in the same framework or in another one.
+run was interrupted before. So a training run resumes exactly where it stopped, in the same framework or in another one.
 """
 
 import math
@@ -20,7 +20,7 @@ from .dropout_masks import draw_dropout_masks
 from .plan import History, Moments, Outcome, Plan, Training
 from .translation import Score, TranslationTask, score
 
-# Samples from here on are for evaluation: no training gets this far.
+# Samples from here on are for evaluation: no training run gets this far.
 UNSEEN = 1 << 40
 
 OnStep = Callable[[int, float, Outcome], bool]  # steps made, learning rate, outcome of the step -> continue?
@@ -41,11 +41,11 @@ class TrainableModel(Protocol):
 class TrainingLoop:
     """The training of a model on the translation task of article 000.
 
-    If the checkpoint holds a training, the loop resumes it, and ``plan`` has to be its plan.
+    If the checkpoint holds a training run, the loop resumes it, and ``plan`` has to be its plan.
 
     Raises:
         TaskError: the model cannot learn the task.
-        TrainingError: the model has no loss, or the plan differs from that of the resumed training.
+        TrainingError: the model has no loss, or the plan differs from that of the resumed training run.
         FrameworkError: the model is the reference, which does not train.
     """
 
@@ -54,7 +54,7 @@ class TrainingLoop:
         if earlier is not None and earlier.plan != plan:
             new, old = plan.to_dict(), earlier.plan.to_dict()
             changes = ", ".join(f"{name} {old[name]}, not {new[name]}" for name in new if new[name] != old[name])
-            raise TrainingError(f"the training to resume has {changes}; keep its plan, or start a new training")
+            raise TrainingError(f"the training run to resume has {changes}; keep its plan, or start a new one")
         self.model = model
         self.plan = plan
         self.task = TranslationTask.for_model(model.config, plan.seed)
@@ -71,7 +71,7 @@ class TrainingLoop:
     def run(self, until: int, on_step: OnStep | None = None) -> bool:
         """Make steps up to number ``until``. ``on_step`` is called after each and returns whether to continue.
 
-        Return False if it stopped the training.
+        Return False if it stopped the training run.
 
         Raises:
             TrainingError: a loss is not finite. Discard the weights then.
@@ -87,7 +87,7 @@ class TrainingLoop:
             if not math.isfinite(outcome.loss):
                 raise TrainingError(
                     f"the loss of step {self.steps + 1} is {outcome.loss}; lower the rate, and resume from the last "
-                    "checkpoint or start a new training"
+                    "checkpoint or start a new training run"
                 )
             self.losses.append(outcome.loss)
             self.accuracies.append(outcome.right / outcome.counted)
@@ -108,7 +108,7 @@ class TrainingLoop:
 
 
 def evaluate(model: TrainableModel, seed: int, count: int = 256) -> Score:
-    """Return how well ``model`` translates ``count`` sentences that no training has seen, by greedy decoding.
+    """Return how well ``model`` translates ``count`` sentences that no training run has seen, by greedy decoding.
 
     Raises:
         TaskError: the model cannot have learned the task.

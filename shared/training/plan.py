@@ -1,4 +1,4 @@
-"""The records of a training, which belong to no framework: its plan, the outcome of a step, and the state to resume."""
+"""The records of a training run, of no framework: its plan, the outcome of a step, and the state to resume."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ class Plan:
         for name, least in (("epochs_per_decay", 1), ("samples_per_epoch", 1), ("batch_size", 1), ("seed", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise TrainingError(f"{name} of the training is {value!r}; expected a whole number of {least} or more")
+                raise TrainingError(
+                    f"{name} of the training run is {value!r}; expected a whole number of {least} or more"
+                )
         if self.samples_per_epoch < self.batch_size:
             raise TrainingError(
-                f"samples_per_epoch of the training is {self.samples_per_epoch}; expected at least one batch of "
+                f"samples_per_epoch of the training run is {self.samples_per_epoch}; expected at least one batch of "
                 f"{self.batch_size}"
             )
         for name in ("rate", "decay"):
             value = getattr(self, name)
             if type(value) not in (float, int) or not 0 < value <= 1:
-                raise TrainingError(f"{name} of the training is {value!r}; expected a number above 0, at most 1")
+                raise TrainingError(f"{name} of the training run is {value!r}; expected a number above 0, at most 1")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are the same plan
         if type(self.dropout) is not bool:
-            raise TrainingError(f"dropout of the training is {self.dropout!r}; expected true or false")
+            raise TrainingError(f"dropout of the training run is {self.dropout!r}; expected true or false")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -87,7 +89,7 @@ class Plan:
         expected = {field.name for field in dataclasses.fields(cls)}
         if set(fields) != expected:
             wrong = ", ".join(sorted(set(fields) ^ expected))
-            raise TrainingError(f"the plan of a training: expected {', '.join(sorted(expected))}; wrong are {wrong}")
+            raise TrainingError(f"the plan of a training run: expected {', '.join(sorted(expected))}; wrong: {wrong}")
         return cls(**fields)
 
 

@@ -236,7 +236,7 @@ def test_the_history_is_verified_when_the_file_is_opened(member, trained, path):
     assert len(getattr(load_training(path, "open").history, member)) == STEPS
 
 
-# Changes of the training in memory, and what the refusal says.
+# Changes of the training run in memory, and what the refusal says.
 OTHER = {
     "a missing moment": (lambda t: t["first"].pop(BIAS), f"missing {FIRST}"),
     "an additional moment": (lambda t: t["second"].update(x=np.zeros(1)), "unexpected training.second_moment"),
@@ -261,13 +261,13 @@ def test_a_training_that_does_not_match_the_model_is_refused(wrong, trained):
     parts = {"first": dict(original.moments.first), "second": dict(original.moments.second), "steps": STEPS}
     change(parts)
     training = Training(PLAN, Moments(parts["steps"], parts["first"], parts["second"]), original.history)
-    with refused(f"the training does not match the configuration: {problem}.*saved with this model"):
+    with refused(f"the training run does not match the configuration: {problem}.*saved with this model"):
         Checkpoint(trained.config, trained.tensors, training=training)
 
 
 def test_the_training_of_another_model_is_refused(path, make_checkpoint):
     other = make_checkpoint("annotated-tiny")
-    with refused("the training does not match the configuration: missing training.first_moment.decoder.final"):
+    with refused("the training run does not match the configuration: missing training.first_moment.decoder.final"):
         Checkpoint(other.config, other.tensors, training=checkpoint.load(path).training)
 
 

@@ -99,7 +99,7 @@ def test_a_training_starts_from_the_weights_of_a_checkpoint(run, workplace):
         (("translation-tiny", "--target", "trained.npz"), "trained.npz already exists.*--target.*--resume"),
         (("translation-tiny", "--target", "no/where.npz"), "cannot write no/where.npz"),
         (("translation-tiny", "--plot", "curves.txt"), "cannot draw curves.txt.*expected.*png"),
-        (("translation-tiny", "--resume", "plain.npz"), "plain.npz holds no training.*MODEL"),
+        (("translation-tiny", "--resume", "plain.npz"), "plain.npz holds no training run.*MODEL"),
         (("translation-tiny", "--resume", "missing.npz"), "missing.npz.*checkpoint"),
         (("nonsense", "--resume", "trained.npz"), "'nonsense'.*neither a recipe nor an existing path"),
         (("translation", "--resume", "trained.npz"), "trained.npz was not trained from translation.*recipe"),
@@ -172,7 +172,7 @@ def test_the_same_training_gives_the_same_picture(workplace, ending):
 
 
 def start_training(*arguments):
-    """Start a training in a separate process, and return it once it has written its first checkpoint."""
+    """Start a training run in a separate process, and return it once it has written its first checkpoint."""
     path = arguments[arguments.index("--target") + 1]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "triglot", "train", "translation-tiny", "--framework", "torch", *arguments],

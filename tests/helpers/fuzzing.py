@@ -56,7 +56,7 @@ END = [(4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)]
 
 
 def sample(seed):
-    """A checkpoint with every number format, an alias, a source name and a training."""
+    """A checkpoint with every number format, an alias, a source name and a training run."""
     kinds = list(FLOATS.values())
     tensors = initialize(CONFIG, seed)
     mixed = {name: tensor.astype(kinds[number % 4]) for number, (name, tensor) in enumerate(tensors.items())}
@@ -268,7 +268,7 @@ MUTATIONS = (
 
 
 def digest_of(path):
-    """A digest of everything that is read, including the training."""
+    """A digest of everything that is read, including the training run."""
     checkpoint = load(path, "full")
     digest = hashlib.sha256(checkpoint.digest.encode())
     if training := checkpoint.training:

@@ -98,7 +98,7 @@ def test_complex_step_detects_a_wrong_gradient(task):
 
 
 def training_of(checkpoint):
-    """Return the training stored in a checkpoint."""
+    """Return the training run stored in a checkpoint."""
     assert checkpoint.training is not None
     return checkpoint.training
 
@@ -258,7 +258,7 @@ def test_wrong_moments_masks_and_dtypes_are_refused(framework, make_checkpoint):
         with pytest.raises(InputError, match=message):
             model.loss_and_gradients(batch, changed)
     if framework != "paddle":  # it has no bfloat16 on a CPU
-        with pytest.raises(TrainingError, match=r"dtype of a training is 'bfloat16'; expected one of float32, float64"):
+        with pytest.raises(TrainingError, match=r"dtype of a training run is 'bfloat16'; expected one of float32"):
             impls.build(framework, checkpoint, dtype="bfloat16").begin_training(Plan())
 
 
@@ -342,15 +342,15 @@ def test_on_step_stops_the_training(make_checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"rate": 0}, "rate of the training is 0; expected a number above 0, at most 1"),
-        ({"rate": float("nan")}, "rate of the training is nan"),
-        ({"decay": 1.5}, "decay of the training is 1.5"),
-        ({"decay": True}, "decay of the training is True"),
-        ({"batch_size": 0}, "batch_size of the training is 0; expected a whole number of 1 or more"),
-        ({"epochs_per_decay": 1.0}, "epochs_per_decay of the training is 1.0"),
-        ({"seed": -1}, "seed of the training is -1; expected a whole number of 0 or more"),
-        ({"samples_per_epoch": 7}, "samples_per_epoch of the training is 7; expected at least one batch of 8"),
-        ({"dropout": 1}, "dropout of the training is 1; expected true or false"),
+        ({"rate": 0}, "rate of the training run is 0; expected a number above 0, at most 1"),
+        ({"rate": float("nan")}, "rate of the training run is nan"),
+        ({"decay": 1.5}, "decay of the training run is 1.5"),
+        ({"decay": True}, "decay of the training run is True"),
+        ({"batch_size": 0}, "batch_size of the training run is 0; expected a whole number of 1 or more"),
+        ({"epochs_per_decay": 1.0}, "epochs_per_decay of the training run is 1.0"),
+        ({"seed": -1}, "seed of the training run is -1; expected a whole number of 0 or more"),
+        ({"samples_per_epoch": 7}, "samples_per_epoch of the training run is 7; expected at least one batch of 8"),
+        ({"dropout": 1}, "dropout of the training run is 1; expected true or false"),
     ],
     ids=str,
 )
@@ -362,9 +362,9 @@ def test_impossible_plan_is_refused(fields, message):
 def test_plan_survives_json():
     plan = Plan(rate=1, seed=3, dropout=False)
     assert Plan.from_dict(plan.to_dict()) == plan
-    with pytest.raises(TrainingError, match=r"plan of a training.*expected.*momentum"):
+    with pytest.raises(TrainingError, match=r"plan of a training run.*expected.*momentum"):
         Plan.from_dict({**plan.to_dict(), "momentum": 0.9})
-    with pytest.raises(TrainingError, match=r"plan of a training.*expected.*wrong.*seed"):
+    with pytest.raises(TrainingError, match=r"plan of a training run.*expected.*wrong.*seed"):
         Plan.from_dict({name: value for name, value in plan.to_dict().items() if name != "seed"})
 
 
@@ -397,9 +397,9 @@ def test_labels_at_padding_do_not_count():
 def test_missing_labels_and_a_step_before_begin_training_are_refused(framework, make_checkpoint):
     model = impls.build(framework, make_checkpoint("translation-tiny"))
     batch: Any = labelled_batch(model.config)
-    with pytest.raises(TrainingError, match=r"no training has begun; call begin_training first"):
+    with pytest.raises(TrainingError, match=r"no training run has begun; call begin_training first"):
         model.training_step(batch)
-    with pytest.raises(TrainingError, match="no training has begun"):
+    with pytest.raises(TrainingError, match="no training run has begun"):
         model.moments()
     with pytest.raises(InputError, match="the batch has no labels; make it with teacher_forcing"):
         model.loss_and_gradients(replace(batch, labels=None))

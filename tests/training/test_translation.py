@@ -131,7 +131,7 @@ def test_zero_samples_have_shapes():
 
 
 def test_the_stream_of_a_seed_never_changes():
-    """A seed and a number identify a sample, so a resumed training continues where it stopped."""
+    """A seed and a number identify a sample, so a resumed training run continues where it stopped."""
     sources, targets = TranslationTask(0).pairs(0, 100)
     digest = hashlib.sha256(sources.astype("<i4").tobytes() + targets.astype("<i4").tobytes()).hexdigest()
     assert digest == "94167b14b0e22fa844a5bc9ce1858b177f4da6aa5b9af3aca0e4ee4e5412335c"
