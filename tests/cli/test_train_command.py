@@ -230,6 +230,8 @@ def test_translate_prints_the_translation_and_whether_it_is_right(run, command, 
         assert (code, out) == (2, "")
         assert message in err
     assert "nothing.npz" in command("translate", "q", "--model", "nothing.npz")[2]
+    (workplace / "translation.npz").unlink()
+    assert "triglot train translation" in command("translate", "q")[2]
 
 
 def test_score_counts_correct_tokens_and_sentences(framework):

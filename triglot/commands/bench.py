@@ -85,7 +85,10 @@ def bench(
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Time Triglot and the stock encoders of the frameworks, after checking that each computes the right thing."""
+    """Find out which framework is fastest on this machine.
+
+    Every program is checked before it is timed.
+    """
     from triglot import models  # noqa: PLC0415
     from triglot.bench.report import comparison, document, page, tables  # noqa: PLC0415
     from triglot.bench.run import arms  # noqa: PLC0415

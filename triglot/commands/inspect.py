@@ -20,7 +20,10 @@ def inspect(
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Show the configuration, tensors, sizes and digest of a checkpoint. Verifies every checksum."""
+    """Show configuration, tensors, sizes and digest.
+
+    Verifies every checksum.
+    """
     from triglot import models, tables  # noqa: PLC0415
 
     check_output(json_file, checkpoint, config)

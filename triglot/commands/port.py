@@ -30,7 +30,10 @@ def port(
     fields: SetOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Translate weights between a checkpoint and the files of a library."""
+    """Convert weights to another dialect.
+
+    Reads and writes neutral checkpoints and the files of libraries.
+    """
     from triglot import models, tables  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
 """``triglot translate``: translate a text with a trained model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,13 +8,14 @@ import typer
 from triglot import api, models, training
 from triglot.commands.options import Framework, JsonOption, QuietOption
 from triglot.commands.output import check_output, show, shows_tables, write_json
+from triglot.shared.errors import ModelNotFoundError
+
+DEFAULT_MODEL = "translation.npz"  # what triglot train translation writes
 
 
 def translate(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Digits and lower-case letters, such as 'q w e 1'.")],
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Checkpoint that triglot train wrote.")
-    ] = "translation.npz",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Checkpoint that triglot train wrote.")] = DEFAULT_MODEL,
     framework: Annotated[
         Framework | None, typer.Option(help="Framework to translate in. Default: the first installed.")
     ] = None,
@@ -27,6 +29,8 @@ def translate(
     from triglot import tables  # noqa: PLC0415
 
     check_output(json_file, model)
+    if model == DEFAULT_MODEL and not Path(model).exists():
+        raise ModelNotFoundError(f"{model} does not exist; write it with triglot train translation, or give --model")
     checkpoint = models.resolve(model).checkpoint
     framework_name = framework.value if framework else api.first_framework()
     translation, expected = training.translation(checkpoint, framework_name, text)
