@@ -168,7 +168,7 @@ def compare(
 
 def _select(frameworks: Sequence[str] | None, interpreters: Mapping[str, str], *, isolate: bool) -> tuple[str, ...]:
     """Return the frameworks to judge, each once: those asked for, or every one that is available."""
-    if isinstance(frameworks, str):
+    if frameworks is not None and not isinstance(frameworks, list | tuple):
         raise FrameworkError(f"frameworks is {frameworks!r}; expected a list of names")
     if frameworks is not None and not frameworks:
         raise FrameworkError("frameworks is empty; name one, or pass None for every installed one")

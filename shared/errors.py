@@ -3,6 +3,15 @@
 All are subclasses of ``ValueError``. The command line prints them as one line and exits with code 2.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """Return the start of an answer to a misspelt name: the name that was probably meant, if there is one."""
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
 
 class TriglotError(ValueError):
     """The base class of the errors below: something that the user provided cannot be used."""

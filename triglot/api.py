@@ -10,7 +10,7 @@ from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint, Verify
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import ConfigError, FrameworkError, InputError
 from triglot.shared.inputs import Batch
 from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as configurations
@@ -145,6 +145,7 @@ def check(
             device or mode is unknown.
         CheckpointError: a weight is NaN or infinite.
         InputError: there is no batch, or a batch does not fit the model.
+        ConfigError: another argument is of the wrong type, or out of range.
     """
     from triglot.parity import run  # noqa: PLC0415 (it loads SciPy, and loading weights should not wait for that)
 
@@ -152,8 +153,14 @@ def check(
     arguments.whole_number("seed", seed, 0)
     if threads is not None:
         arguments.whole_number("threads", threads, 1)
+    arguments.description("model", model)
+    arguments.description("inputs", inputs)
     if batches is not None:
         arguments.batches(batches)
+    elif inputs is not None:
+        raise InputError("inputs describes batches, but there are none; pass batches, made with triglot.batch")
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress is a {type(progress).__name__}; expected a function")
     return run.check(
         checkpoint,
         frameworks,

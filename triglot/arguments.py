@@ -68,3 +68,13 @@ def batches(value: Any) -> None:
         raise InputError("batches is not a list of batches; make them with triglot.batch")
     if not value:
         raise InputError("batches is empty; pass at least one batch, or None for random ones")
+
+
+def description(name: str, value: Any) -> None:
+    """Refuse anything but text or None.
+
+    Raises:
+        InputError: ``value`` is something else.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{name} is a {type(value).__name__}; expected text for the report")

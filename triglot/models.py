@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
+from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError, suggestion
 from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
@@ -73,8 +73,8 @@ def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, di
         if path.suffix:
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
         raise ModelNotFoundError(
-            f"{model!r} is neither a recipe nor an existing path; give a checkpoint, a model folder, or one of the "
-            f"recipes {', '.join(recipes.recipes())}"
+            f"{model!r} is neither a recipe nor an existing path; {suggestion(model, list(recipes.recipes()))}give a "
+            f"checkpoint, a model folder, or one of the recipes {', '.join(recipes.recipes())}"
         ) from error
 
 

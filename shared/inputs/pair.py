@@ -24,7 +24,7 @@ def pair_batch(
     """
     if config.kind != "encoder_decoder":
         alternatives = "attend" if config.kind == "attention" else "encode and heads"
-        raise InputError(f"this model has no decoder, so there is no forward; use {alternatives}")
+        raise InputError(f"this model has no decoder, so it cannot forward or generate; use {alternatives}")
     source = source_tokens(config, "source_ids", source_ids)
     valid = source_valid_mask("source_valid", _or_unpadded(config, source, source_valid), source.shape)
     ids = as_array("target_ids", target_ids)

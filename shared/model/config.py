@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from triglot.shared.errors import ConfigError
+from triglot.shared.errors import ConfigError, suggestion
 
 Kind = Literal["encoder", "encoder_decoder", "attention"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
@@ -175,8 +175,8 @@ class ModelConfig:
         unknown = sorted(set(fields) - set(config_fields))
         if unknown:
             raise ConfigError(
-                f"configuration: unknown field {', '.join(unknown)}; expected {', '.join(config_fields)}; "
-                "remove it, or use a version of Triglot that has it"
+                f"configuration: unknown field {', '.join(unknown)}; {suggestion(unknown[0], list(config_fields))}"
+                f"correct or remove it; expected {', '.join(config_fields)}"
             )
         required = {name for name, field in config_fields.items() if field.default is dataclasses.MISSING}
         missing = sorted(required - set(fields))

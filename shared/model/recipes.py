@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from triglot.shared.errors import ConfigError
+from triglot.shared.errors import ConfigError, suggestion
 
 from .config import ModelConfig
 
@@ -197,7 +197,9 @@ def recipe(name: str) -> ModelConfig:
         ConfigError: no recipe has that name.
     """
     if name not in _RECIPES:
-        raise ConfigError(f"unknown recipe {name!r}; expected one of {', '.join(_RECIPES)}")
+        raise ConfigError(
+            f"unknown recipe {name!r}; {suggestion(name, list(_RECIPES))}expected one of {', '.join(_RECIPES)}"
+        )
     return _RECIPES[name]
 
 

@@ -24,6 +24,7 @@ Role = Literal["embedding", "linear_weight", "bias", "scale"]
 
 TOKEN_TABLE = "embeddings.token.weight"
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
+SHOWN_PROBLEMS = 6  # in an error message
 FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
 
 OUTPUT = "output"  # of the encoder, returned by ``encode``
@@ -122,6 +123,8 @@ def verify(config: ModelConfig, tensors: Mapping[str, Array]) -> None:
         if tensor.dtype not in FLOATS.values():
             problems.append(f"{name} has dtype {tensor.dtype}, expected one of {', '.join(FLOATS)}")
     if problems:
+        if len(problems) > SHOWN_PROBLEMS:
+            problems[SHOWN_PROBLEMS:] = [f"and {len(problems) - SHOWN_PROBLEMS} more"]
         raise CheckpointError(
             f"the tensors do not match the configuration: {'; '.join(problems)}; "
             "give the tensors that the configuration describes, or the configuration of these tensors"

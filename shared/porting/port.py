@@ -63,7 +63,9 @@ def _dialect_of(source: Path, name: str | None) -> Dialect:
     except PermissionError as error:
         raise PortingError(f"cannot read {source}: {error.strerror}; change its permissions") from error
     except (OSError, ValueError) as error:  # ValueError: names that no file can have
-        raise ModelNotFoundError(f"{source} does not exist; give a checkpoint file or a model folder") from error
+        raise ModelNotFoundError(
+            f"{source} does not exist; give a checkpoint file, a model folder or a recipe"
+        ) from error
     if name is not None:
         dialect = find_dialect(name)
         if not dialect.recognises(source):

@@ -168,6 +168,16 @@ def test_a_model_that_does_not_exist(name, what, workplace, command):
         assert_refused(command(what, name), f"'{name}'.*neither a recipe nor an existing path.*translation, prenorm")
 
 
+def test_a_misspelt_name_gets_a_suggestion(command, workplace):
+    with unchanged(workplace):
+        assert_refused(command("inspect", "bert-base-tny"), "did you mean 'bert-base-tiny'")
+        assert_refused(
+            command("inspect", "bert-base-tiny", "--set", "head=5"), "unknown field head; did you mean 'heads'"
+        )
+    with refusal(ConfigError, "did you mean 'minilm'"):
+        triglot.initialize("minlm")
+
+
 @pytest.mark.parametrize("what", ["parity", "inspect"])
 @pytest.mark.parametrize("name", ["translation.npz", "no/such/model.safetensors"])
 def test_a_file_that_does_not_exist(name, what, workplace, command):

@@ -9,7 +9,7 @@ import pytest
 from refusals import BERT, assert_refused, file_with, refusal, unchanged
 
 import triglot
-from triglot.shared.errors import ConfigError, FrameworkError, OutputError, PortingError
+from triglot.shared.errors import ConfigError, FrameworkError, OutputError, PortingError, TriglotError
 
 # Configurations.
 
@@ -85,6 +85,22 @@ CHOICES = {
     "device": ("--device", "tpu", ("cpu", "cuda")),
     "mode": ("--mode", "lazy", ("eager", "jit", "compiled")),
 }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ({"frameworks": 5}, "frameworks is 5; expected a list of names"),
+        ({"frameworks": "torch"}, "frameworks is 'torch'; expected a list of names"),
+        ({"inputs": [[1, 2]]}, "inputs is a list; expected text"),
+        ({"inputs": "my sentences"}, "inputs describes batches, but there are none"),
+        ({"model": 3}, "model is a int; expected text"),
+        ({"progress": 3}, "progress is a int; expected a function"),
+    ],
+)
+def test_arguments_of_the_wrong_type(arguments, pattern, make_checkpoint):
+    with refusal(TriglotError, pattern):
+        triglot.check(make_checkpoint(BERT), **arguments)
 
 
 @pytest.mark.parametrize("what", CHOICES)

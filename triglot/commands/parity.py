@@ -84,7 +84,8 @@ def parity(
             progress=on_progress,
         )
     write_json(json_file, report.to_dict())
-    tables_shown = shows_tables(json_file, quiet=quiet)
+    # Without any result there is nothing to show but the reasons.
+    tables_shown = shows_tables(json_file, quiet=quiet) and report.verdict != "error"
     if tables_shown:
         show(tables.print_parity, report)
     if report.exit_code == 2 or (report.exit_code and not tables_shown):
