@@ -45,7 +45,7 @@ fuzz: $(READY)
 
 audit: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml \
-		tests/parity/test_planted_bugs.py tests/parity/test_false_alarms.py tests/models/test_awkward_models.py \
+		tests/parity/test_audit.py tests/parity/test_false_alarms.py tests/models/test_awkward_models.py \
 		tests/models/test_modes.py tests/models/test_generation.py tests/training/test_distillation.py \
 		tests/bench/test_arms.py tests/bench/test_toolchain.py
 

@@ -18,17 +18,28 @@ import numpy as np
 from numpy import ndarray
 from scipy.special import erf
 
+from triglot.shared.arrays import HALVES, representable
+
+PARTS = 4  # parts of the rows of a sum, each with a random order of its own
+
 _generator: ContextVar[np.random.Generator | None] = ContextVar("generator", default=None)
 
 
+_dtype: ContextVar[str] = ContextVar("dtype", default="float32")
+
+
 @contextmanager
-def permuted_contractions(seed: int) -> Iterator[None]:
-    """Inside the context, compute every sum over an axis in a random order, drawn again for each sum."""
-    token = _generator.set(np.random.default_rng(seed))
+def permuted_contractions(seed: int, dtype: str = "float32") -> Iterator[None]:
+    """Inside the context, compute every sum over an axis in a random order, drawn again for each sum.
+
+    ``dtype``: the number format whose roundings are imitated, if it has 16 bits.
+    """
+    tokens = _generator.set(np.random.default_rng(seed)), _dtype.set(dtype)
     try:
         yield
     finally:
-        _generator.reset(token)
+        _generator.reset(tokens[0])
+        _dtype.reset(tokens[1])
 
 
 def matmul(left: ndarray, right: ndarray) -> ndarray:
@@ -36,18 +47,27 @@ def matmul(left: ndarray, right: ndarray) -> ndarray:
     generator = _generator.get()
     if generator is None:
         return left @ right
-    order = generator.permutation(left.shape[-1])
-    return left[..., order] @ right[..., order, :]
+    parts: list[ndarray] = []
+    for part, order in _orders(left, generator):
+        matrix = right if right.ndim == 2 else right[part]
+        cut = int(generator.integers(len(order) + 1))  # equal terms round alike in every order, but not in two sums
+        sums = [left[part][..., terms] @ matrix[..., terms, :] for terms in (order[:cut], order[cut:])]
+        parts.append(sums[0] + sums[1])
+    return np.concatenate(parts)
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """Return ``x @ weight + bias``, (..., out). x: (..., in). weight: (in, out). bias: (out,).
 
     Some kernels start their sums with the bias, so that a large bias makes every partial sum round more coarsely.
-    Inside ``permuted_contractions`` the bias is therefore a term of the sum, at a random place.
+    Inside ``permuted_contractions`` the bias is therefore a term of the sum, at a random place. In 16 bits other
+    kernels round the product before they add the bias.
     """
     rows = x.reshape(-1, x.shape[-1])  # one large product instead of one for each sequence
-    if bias is not None and _generator.get() is not None:
+    generator, dtype = _generator.get(), _dtype.get()
+    if bias is not None and generator is not None and dtype in HALVES and generator.random() < 0.5:
+        y = representable(matmul(rows, weight), dtype) + bias
+    elif bias is not None and generator is not None:
         y = matmul(np.hstack([rows, np.ones_like(rows[:, :1])]), np.vstack([weight, bias]))
     else:
         y = matmul(rows, weight)
@@ -56,8 +76,22 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
 
 
 def mean(x: ndarray) -> ndarray:
-    """Return the mean over the last axis, (..., 1). x: (..., D)."""
-    return _sum(x) / x.shape[-1]
+    """Return the mean over the last axis, (..., 1). x: (..., D).
+
+    Kernels that update a mean term by term round it at every step. No order of a sum shows this if all terms are equal,
+    so inside ``permuted_contractions`` the mean also moves by up to one unit in the last place.
+    """
+    y = _sum(x) / x.shape[-1]
+    generator = _generator.get()
+    if generator is None:
+        return y
+    return y * (1 + generator.integers(-1, 2, y.shape) * np.finfo(y.dtype).eps).astype(y.dtype)
+
+
+def variance(x: ndarray) -> ndarray:
+    """Return the biased variance over the last axis, (..., 1). x: (..., D)."""
+    centred = x - mean(x)  # not the mean that the caller has: kernels compute both at once, and round them separately
+    return mean(centred * centred)
 
 
 def softmax(x: ndarray) -> ndarray:
@@ -73,8 +107,8 @@ def log_softmax(x: ndarray) -> ndarray:
 
 
 def relu(x: ndarray) -> ndarray:
-    """Return x where it is positive, else 0."""
-    return np.where(np.real(x) > 0, x, 0)
+    """Return x where it is positive, else 0. NaN stays NaN."""
+    return np.where(np.real(x) <= 0, 0, x)
 
 
 def gelu(x: ndarray, approximate: str) -> ndarray:
@@ -83,23 +117,17 @@ def gelu(x: ndarray, approximate: str) -> ndarray:
     approximate: "none" for the exact one, by the error function, or "tanh" for its approximation.
     """
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1 + erf(x * np.sqrt(0.5).astype(np.real(x).dtype)))
+        return 0.5 * x * (1 + tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + _rounded_differently(erf(x * np.sqrt(0.5).astype(np.real(x).dtype))))
 
 
 def tanh(x: ndarray) -> ndarray:
     """Return the hyperbolic tangent of x.
 
     Where tanh saturates, NumPy returns exactly 1, but the kernels of frameworks do not. On a CPU, XLA's was measured
-    to be off by 6.9 u in float64 (from |x| = 20) and by 3.8 u in float32 (at |x| = 8), PyTorch's by 1 u. No order of
-    summation shows this error, so inside ``permuted_contractions`` a random share of the results moves to the next
-    number towards zero.
+    to be off by 6.9 u in float64 (from |x| = 20) and by 3.8 u in float32 (at |x| = 8), PyTorch's by 1 u.
     """
-    y = np.tanh(x)
-    generator = _generator.get()
-    if generator is None:
-        return y
-    return np.where(generator.random(y.shape) < generator.random(), np.nextafter(y, np.zeros_like(y)), y)
+    return _rounded_differently(np.tanh(x))
 
 
 class Linear:
@@ -136,9 +164,36 @@ class Dropout:
         return x
 
 
+def _rounded_differently(y: ndarray) -> ndarray:
+    """Return y; inside ``permuted_contractions``, a random share of it moved to the next number towards zero.
+
+    No order of summation shows how a kernel rounds a function, least of all where the function is saturated.
+    """
+    generator = _generator.get()
+    if generator is None:
+        return y
+    return np.where(generator.random(y.shape) < generator.random(), np.nextafter(y, np.zeros_like(y)), y)
+
+
 def _sum(x: ndarray) -> ndarray:
     """Return the sum over the last axis, which keeps size 1."""
     generator = _generator.get()
-    if generator is not None:
-        x = x[..., generator.permutation(x.shape[-1])]
-    return x.sum(axis=-1, keepdims=True)
+    if generator is None:
+        return x.sum(axis=-1, keepdims=True)
+    rows = x.reshape(-1, x.shape[-1])
+    parts: list[ndarray] = []
+    for part, order in _orders(rows, generator):
+        cut = int(generator.integers(len(order) + 1))
+        first, second = (rows[part][:, terms].sum(axis=-1) for terms in (order[:cut], order[cut:]))
+        parts.append(first + second)
+    return np.concatenate(parts).reshape(*x.shape[:-1], 1)
+
+
+def _orders(x: ndarray, generator: np.random.Generator) -> Iterator[tuple[slice, ndarray]]:
+    """Yield parts of the first axis of x, each with an order of its own for the sums over the last axis.
+
+    Rows that are equal get different orders, so they round differently, as they do in the kernels of frameworks.
+    """
+    size = -(-len(x) // PARTS)
+    for start in range(0, len(x), size):
+        yield slice(start, start + size), generator.permutation(x.shape[-1])

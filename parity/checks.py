@@ -1,11 +1,11 @@
 """What the harness runs: the checks, and what an implementation returns in one of them.
 
 ``end_to_end``      the whole model on the given inputs; every named value is the model's own
-``local``           the same inputs, but each step receives the truth of the step before it, so it shows its own error
+``local``           each step of these runs again, judged on what it really received (see ``judge.py``)
 ``normal``, ``low_variance``, ``large``, ``offset``, ``masking``
                     each step receives fresh values (``probes.py``)
-``length_one``, ``maximum_length``, ``repeated_tokens``
-                    the whole model on inputs of that kind
+``length_one``, ``left_padding``, ...
+                    the whole model on unusual inputs (``unusual.py``)
 ``masks``           the masks that each framework builds, bit for bit
 ``api``             what ``encode``, ``heads``, ``forward`` and ``attend`` return, and the weights, bit for bit
 """
@@ -24,17 +24,15 @@ from triglot.shared.inputs import (
     Batch,
     EncoderBatch,
     PairBatch,
-    attention_batch,
-    encoder_batch,
     fit_dtype,
-    pair_batch,
     random_batch,
 )
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import named_values
+from triglot.shared.model.schema import named_values, parameters
 
-from . import probes
+from . import probes, unusual
+from .revealing import Revealing, offset, quiet_scale
 
 MASKS = "masks"
 API = "api"
@@ -42,8 +40,9 @@ WORKER = "worker"  # not a check: the row of a framework that died or could not 
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)
-UNUSUAL_INPUTS = ("length_one", "maximum_length", "repeated_tokens")
-CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, *UNUSUAL_INPUTS)
+QUIET, EXTREME = "quiet", "extreme"
+CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, *unusual.NAMES, QUIET, EXTREME)
+LENGTHS = (24, 11, 1, 17)  # of the rows of most batches
 
 ENCODE = f"{API}.encode"
 FORWARD = f"{API}.forward"
@@ -51,42 +50,50 @@ ATTEND = f"{API}.attend"
 AVERAGED_WEIGHTS = f"{API}.attend.weights"
 CHANGED_WEIGHTS = f"{API}.weights"  # the number of tensors that differ from the checkpoint's
 
-Weights = Literal["given", "perturbed"]
+Weights = Literal["given", "perturbed"] | Revealing
 
 
 @dataclass(frozen=True)
 class Check:
     """One run of a model: on which weights, on which batch, and which values replace its own.
 
-    ``weights``: "given", or "perturbed" so that no norm and no bias is the identity. ``values``: None for the model's
-    own, "truth" for those of the reference, or a kind of fresh values.
+    ``weights``: "given", "perturbed" so that no norm and no bias is the identity, or "loud", "quiet" and "extreme"
+    (``revealing.py``). ``values``: None for the model's own, or a kind of fresh values. ``methods``: also call the
+    public methods. ``steps``: also judge each step on what it really received.
     """
 
     name: str
     batch: Batch
     weights: Weights
-    values: Literal["truth"] | probes.Kind | None = None
+    values: probes.Kind | None = None
+    methods: bool = False
+    steps: bool = False
 
 
-def plan(config: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -> list[Check]:
+def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], seed: int, dtype: str) -> list[Check]:
     """Return every check for a model of ``config`` in ``dtype``. ``batches`` are the inputs of the end-to-end check.
 
-    Embedded inputs are rounded to ``dtype``, as the weights are.
+    ``shallow``: the configuration of the revealing weights. Embedded inputs are rounded to ``dtype``, as the weights
+    are. Most batches have the same shape, because some frameworks compile their programs anew for every shape.
     """
     generator = np.random.default_rng([seed, 1])
-    longest = config.source_max_length
-    lengths = [min(longest, length) for length in (24, 11, 1, 17)]
-    checks = [Check(END_TO_END, inputs, "given") for inputs in batches]
-    checks += [Check(LOCAL, inputs, "given", "truth") for inputs in batches]
+    lengths = [min(config.source_max_length, length) for length in LENGTHS]
+    checks = [Check(END_TO_END, batch, "given") for batch in batches]
+    checks[0] = replace(checks[0], methods=True, steps=True)
     checks += [
         Check(kind, probes.batch(kind, config, lengths, generator, dtype), "perturbed", kind) for kind in probes.KINDS
     ]
-    unusual = (
-        random_batch(config, [1, 1], generator),
-        random_batch(config, [longest], generator),
-        _repeated(config, len(lengths), max(lengths), generator),
-    )
-    checks += [Check(name, inputs, "perturbed") for name, inputs in zip(UNUSUAL_INPUTS, unusual, strict=True)]
+    for name in unusual.NAMES:
+        # The ends of a vocabulary are those of the real table.
+        of_given = name == "edge_ids" and config.source_vocabulary
+        batch = unusual.unusual_batch(name, config if of_given else shallow, lengths, generator)
+        short = name != "maximum_length"  # it would take as long as all others together
+        checks.append(Check(name, batch, "given" if of_given else "loud", methods=True, steps=short))
+    if any(parameter.role == "scale" for parameter in parameters(config).values()):
+        quiet = unusual.scaled(random_batch(shallow, lengths, generator), quiet_scale(config, dtype))
+        checks.append(Check(QUIET, quiet, "quiet", methods=True, steps=True))
+    extreme = unusual.shifted(random_batch(shallow, lengths, generator), offset(config, dtype))
+    checks.append(Check(EXTREME, extreme, "extreme", methods=True))
     return [replace(check, batch=_rounded(check.batch, dtype)) for check in checks]
 
 
@@ -109,17 +116,19 @@ def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
     return selected
 
 
-def run(model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
+def run(
+    model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array], *, methods: bool
+) -> dict[str, Array]:
     """Return what an implementation returns in a check.
 
-    That is every named value, and its masks as ``masks.<name>``. Where its own values flow, it is also what its public
-    methods return, as ``api.<name>``.
+    That is every named value, and its masks as ``masks.<name>``. With ``methods``, it is also what its public methods
+    return, as ``api.<name>``.
     """
     results = dict(model.trace(inputs, replaced))
     results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
     if isinstance(inputs, PairBatch):
         results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
-    if not replaced:
+    if methods:
         results |= _call_methods(model, inputs)
         results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
     return results
@@ -150,20 +159,6 @@ def _call_methods(model: Model, inputs: Batch) -> dict[str, Array]:
 def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -> Array:
     names = weights.keys() | tensors.keys()
     return np.array(sum(not np.array_equal(weights.get(name, ()), tensors.get(name, ())) for name in names))
-
-
-def _repeated(config: ModelConfig, rows: int, length: int, generator: np.random.Generator) -> Batch:
-    """Return rows that repeat one token each."""
-    one = random_batch(config, [1] * rows, generator)
-    if isinstance(one, PairBatch):
-        sources = one.source.repeat(length, axis=1)
-        targets = one.target[:, :1].repeat(min(length, config.target_max_length), axis=1)
-        return pair_batch(config, sources, targets, np.ones(sources.shape, np.bool_), np.ones(targets.shape, np.bool_))
-    if isinstance(one, AttentionBatch):
-        query, key, value = (part[:, :1].repeat(length, axis=1) for part in (one.query, one.key, one.value))
-        return attention_batch(config, query[:, : config.target_max_length], key, value)
-    assert isinstance(one, EncoderBatch)
-    return encoder_batch(config, one.source.repeat(length, axis=1))
 
 
 def _rounded(inputs: Batch, dtype: str) -> Batch:

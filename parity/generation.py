@@ -90,7 +90,7 @@ class GenerationTruth:
             rounded = np.take_along_axis(reference.rounded_outputs(batch, seed)[head], likeliest, axis=2)[counted]
             return {head: float(np.abs(rounded - best).max())}
 
-        noise = measure_noise([head], errors, dtype)[head]
+        noise = measure_noise([head], errors)[head]
         if not np.isfinite(noise):
             raise FrameworkError(f"{head} are not finite in {dtype}, so nothing can be judged; use a wider dtype")
         return budget(noise, float(np.abs(best).max()), dtype)

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT
+from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
 from triglot.shared.worker import WorkerError
 
-from .budgets import budget
 from .checks import (
     API,
     ATTEND,
@@ -27,7 +26,8 @@ from .checks import (
     judged_tokens,
 )
 from .report import Divergence, Judgement, Row, worst
-from .truth import Truth, distance
+from .scopes import scopes_of, worst_share
+from .truth import Truth, as_received, distances
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ def judge_check(
     """Return a row for each expected value, whether it is there or missing, and for each unexpected one."""
     masks = expected_masks(check.batch)
     rows = [_row(subject, MASKS, judge_exact(name, results.get(name), mask)) for name, mask in masks.items()]
-    for name in truth.values:
-        selected = judged_tokens(name, check, config)
-        rows.append(_row(subject, check.name, judge_value(name, results.get(name), truth, name, subject, selected)))
-    if check.values is None:
+    rows += judge_steps(subject, check.name, check, truth, results, config)
+    if check.methods:
         rows += [_row(subject, API, judgement) for judgement in _judge_methods(subject, truth, results, config)]
     expected = {row.name for row in rows}
     unexpected = [name for name in results if name not in expected]
@@ -56,27 +54,74 @@ def judge_check(
     return rows + [_row(subject, check.name, diverged(name, reason)) for name in unexpected]
 
 
+def judge_steps(
+    subject: Subject, check_name: str, check: Check, truth: Truth, results: Mapping[str, Array], config: ModelConfig
+) -> list[Row]:
+    """Return a row for each expected value, whether it is there or missing."""
+    return [
+        _row(
+            subject,
+            check_name,
+            judge_value(
+                name,
+                results.get(name),
+                truth,
+                name,
+                subject,
+                config,
+                judged_tokens(name, check, config),
+                narrow=check_name in LOCAL_CHECKS,
+            ),
+        )
+        for name in truth.values
+    ]
+
+
+def own_inputs(results: Mapping[str, Array], truth: Truth, dtype: str) -> dict[str, Array]:
+    """Return the values of a framework that the reference can continue with: those of the right shape."""
+    return {
+        name: as_received(results[name], dtype)
+        for name, value in truth.values.items()
+        if name in results and results[name].shape == value.shape
+    }
+
+
 def judge_value(
-    name: str, value: Array | None, truth: Truth, true_name: str, subject: Subject, selected: Bools | None = None
+    name: str,
+    value: Array | None,
+    truth: Truth,
+    true_name: str,
+    subject: Subject,
+    config: ModelConfig,
+    selected: Bools | None = None,
+    *,
+    narrow: bool = True,
 ) -> Judgement:
-    """Judge a value by its budget, over the ``selected`` entries (None: all). Shape and dtype have to be right."""
+    """Judge a value by its budgets, over the ``selected`` entries (None: all). Shape and dtype have to be right.
+
+    ``narrow``: not only as a whole, but also by the narrower scopes that it has (``scopes.py``).
+    """
     true_value, noise = truth.values[true_name], truth.noise[true_name]
     mismatch = _mismatch(value, true_value.shape, subject.dtype)
     if value is None or mismatch:
         return diverged(name, mismatch)
-    magnitude = distance(true_value, np.zeros_like(true_value), selected)
-    limit = budget(noise, magnitude, subject.dtype)
-    return judge_error(name, distance(value, true_value, selected), limit, noise)
+    scopes = scopes_of(named_values(config).get(true_name), config) if narrow else ()
+    share = worst_share(scopes, distances(value, true_value), noise, true_value, selected, subject.dtype)
+    if not math.isfinite(share.noise):
+        reason = f"in {subject.dtype} the reference itself is not finite here; use a wider dtype"
+        return Judgement(name=name, verdict="skipped", reason=reason)
+    return judge_error(name, share.error, share.budget, share.noise, share.where)
 
 
-def judge_error(name: str, error: float, limit: float, noise: float | None = None) -> Judgement:
+def judge_error(name: str, error: float, limit: float, noise: float | None = None, where: str = "") -> Judgement:
     """Judge an error by its budget, ``limit``. An error that is not finite is a divergence."""
     if not math.isfinite(error):
         return diverged(name, f"the error is {error}: there is NaN or infinity among the values")
     if not math.isfinite(limit):
         return diverged(name, f"the budget is {limit}: the reference itself is not finite")
     passed = error <= limit
-    reason = "" if passed else f"the error is {error / limit if limit else math.inf:.3g} times the budget"
+    place = f" of {where}" if where else ""
+    reason = "" if passed else f"the error is {error / limit if limit else math.inf:.3g} times the budget{place}"
     verdict = "pass" if passed else "diverged"
     return Judgement(name=name, error=error, noise=noise, budget=limit, verdict=verdict, reason=reason)
 
@@ -133,14 +178,24 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
 def _judge_methods(
     subject: Subject, truth: Truth, results: Mapping[str, Array], config: ModelConfig
 ) -> list[Judgement]:
-    """Judge the public methods: they have to return what the trace shows, and the weights have to be unchanged."""
+    """Judge the public methods: by the truth, and by what the same framework computes with a probe.
+
+    The weights have to be unchanged.
+    """
     methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
     if config.kind == "encoder_decoder":
         methods = dict.fromkeys(methods, FORWARD)
     methods |= {ATTENDED: ATTEND, AVERAGED: AVERAGED_WEIGHTS} if config.kind == "attention" else {OUTPUT: ENCODE}
     judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0))]
     for name, method in methods.items():
-        judgements.append(judge_value(method, results.get(method), truth, name, subject))
+        judgement = judge_value(method, results.get(method), truth, name, subject, config)
+        if name in results:
+            probed = replace(truth, values={name: results[name]})
+            agreement = judge_value(method, results.get(method), probed, name, subject, config)
+            if agreement.verdict == "diverged":
+                agreement = replace(agreement, reason=f"{agreement.reason}, compared with the same run with a probe")
+            judgement = worst([judgement, agreement])
+        judgements.append(judgement)
     return judgements
 
 

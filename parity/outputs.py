@@ -8,15 +8,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Bools
+from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, PairBatch
+from triglot.shared.model.schema import named_values
 
-from .budgets import budget
 from .judge import diverged, judge_error
 from .report import Judgement, worst
-from .truth import Reference, distance
+from .scopes import scopes_of, worst_share
+from .truth import Reference, distances
 
 
 class ForwardTruth:
@@ -30,8 +31,10 @@ class ForwardTruth:
         self._dtype = dtype
         self._rows = batch.rows
         self._valid = batch.target_valid if isinstance(batch, PairBatch) else batch.valid
-        self._truth = Reference(checkpoint, dtype).truth_of_outputs(batch, self._select)
-        if wrong := [name for name, noise in self._truth.noise.items() if not np.isfinite(noise)]:
+        self._config = checkpoint.config
+        self._named_values = named_values(checkpoint.config)
+        self._truth = Reference(checkpoint, dtype).truth_of_outputs(batch)
+        if wrong := [name for name, noise in self._truth.noise.items() if not np.isfinite(noise).all()]:
             raise FrameworkError(f"{wrong[0]} is not finite in {dtype}, so nothing can be judged; use a wider dtype")
 
     def judge(self, outputs: Mapping[str, Array]) -> Judgement:
@@ -43,10 +46,13 @@ class ForwardTruth:
         true_value = self._truth.values.get(name)
         if true_value is None or value.shape != true_value.shape:
             return diverged(name, f"the reference has no {name} of shape {value.shape}")
-        limit = budget(self._truth.noise[name], float(np.abs(true_value).max()), self._dtype)
-        return judge_error(name, distance(value, true_value, self._select(name, value)), limit)
-
-    def _select(self, _: str, value: Array) -> Bools | None:
-        """Return where an output is judged: at real tokens, if it has a vector for each token."""
+        # At real tokens, if the output has a vector for each token.
         per_token = value.ndim == 3 and value.shape[:2] == self._valid.shape
-        return self._valid[:, :, None] if per_token else None
+        selected = self._valid[:, :, None] if per_token else None
+        error = distances(value, true_value)
+        if not np.isfinite(error if selected is None else error[self._valid]).all():
+            return diverged(name, "there is NaN or infinity among the values")
+        named = self._named_values.get(name) or self._named_values.get(f"heads.{name}")
+        scopes = scopes_of(named, self._config)
+        share = worst_share(scopes, error, self._truth.noise[name], true_value, selected, self._dtype)
+        return judge_error(name, share.error, share.budget, share.noise, share.where)

@@ -1,5 +1,6 @@
 """Where the frameworks run: each in a process of its own, or all in this one."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,11 +26,14 @@ class Pool(Protocol):
     environments: dict[str, Any]
 
     def start(self, check: Check, replacements: Results) -> None:
-        """Begin a check in every framework that is still alive."""
+        """Begin a check in every framework that is still alive, after the checks that have begun before it."""
         ...
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
-        """Yield each framework and its results. A framework whose error is fatal leaves the pool."""
+        """Yield each framework and its results of the oldest check that has begun.
+
+        Those of the check before may be gone then. A framework whose error is fatal leaves the pool.
+        """
         ...
 
     def close(self) -> None:
@@ -46,15 +50,17 @@ class LocalPool:
         self._builders = dict(builders)
         self._weights = weights
         self._models: dict[tuple[str, int], Model] = {}
+        self._started: deque[tuple[Check, Results]] = deque()
         self.environments: dict[str, Any] = {}
 
     def start(self, check: Check, replacements: Results) -> None:
         """See ``Pool.start``."""
-        self._check, self._replacements = check, replacements
+        self._started.append((check, replacements))
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
-        weights = self._weights[self._check.weights]
+        check, replacements = self._started.popleft()
+        weights = self._weights[check.weights]
         for framework in list(self._builders):
             try:
                 model = self._model(framework, weights)
@@ -63,7 +69,7 @@ class LocalPool:
                 yield framework, WorkerError.of(error, fatal=True)
                 continue
             try:
-                yield framework, run(model, weights, self._check.batch, self._replacements)
+                yield framework, run(model, weights, check.batch, replacements, methods=check.methods)
             except Exception as error:
                 yield framework, WorkerError.of(error, fatal=False)
 
@@ -95,6 +101,7 @@ class WorkerPool:
         time_limit: float,
     ) -> None:
         self._folder = folder
+        self._started = self._finished = 0  # checks
         self.environments: dict[str, Any] = {}
         self._weights: dict[Weights, Path] = {}
         written: dict[int, Path] = {}
@@ -115,19 +122,24 @@ class WorkerPool:
 
     def start(self, check: Check, replacements: Results) -> None:
         """See ``Pool.start``."""
+        self._started += 1
         paths = {
             "checkpoint": self._weights[check.weights],
-            "batch": self._folder / "batch.npz",
-            "replacements": self._folder / "replacements.npz",
+            "batch": self._file("batch", self._started),
+            "replacements": self._file("replacements", self._started),
         }
         npz.write(paths["batch"], check.batch.arrays())
         npz.write(paths["replacements"], replacements)
         for framework, worker in self._workers.items():
-            request = {**paths, "results": self._results(framework)}
-            worker.send("check", {name: str(path) for name, path in request.items()})
+            request = {**paths, "results": self._file(framework, self._started)}
+            files = {name: str(path) for name, path in request.items()}
+            worker.send("check", {**files, "methods": check.methods})
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
+        self._finished += 1
+        for name in (*self._workers, "batch", "replacements"):
+            self._file(name, self._finished - 1).unlink(missing_ok=True)
         for framework, worker in list(self._workers.items()):
             try:
                 if framework not in self.environments:
@@ -147,12 +159,12 @@ class WorkerPool:
 
     def _read(self, framework: str) -> Results | WorkerError:
         try:
-            return npz.read(self._results(framework))
+            return npz.read(self._file(framework, self._finished))
         except CheckpointError as error:
             return WorkerError.of(error, fatal=False)
 
-    def _results(self, framework: str) -> Path:
-        return self._folder / f"{framework}.npz"
+    def _file(self, name: str, check: int) -> Path:
+        return self._folder / f"{name}_{check}.npz"
 
 
 def _receive_environment(worker: Worker) -> Any:

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Float32s
+from triglot.shared.arrays import Float32s
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import NamedValue, named_values
@@ -35,13 +35,12 @@ _OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0, "float16": 1
 
 
 def replacements(
-    kind: Kind, config: ModelConfig, truth: Mapping[str, Array], seed: int, dtype: str
+    kind: Kind, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: str
 ) -> dict[str, Float32s]:
-    """Return a float32 array for each named value, in its shape in ``truth``, for a model that runs in ``dtype``."""
+    """Return a float32 array for each named value, in its shape in ``shapes``, for a model that runs in ``dtype``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
     return {
-        name: _draw(kind, config, named, truth[name].shape, generator, dtype)
-        for name, named in named_values(config).items()
+        name: _draw(kind, config, named, shapes[name], generator, dtype) for name, named in named_values(config).items()
     }
 
 

@@ -17,8 +17,9 @@ EXIT_CODES: Mapping[Verdict, int] = {"pass": 0, "diverged": 1, "incomplete": 2, 
 class Judgement:
     """One value, judged against the truth.
 
-    ``error`` is its largest distance from the truth, ``noise`` the largest distance of the reference in float32, and
-    ``budget`` the largest accepted error. A number that is not finite, or not known, is None, and ``reason`` says why.
+    ``error`` is its largest distance from the truth, ``noise`` the largest distance of the noise runs, and ``budget``
+    the largest accepted error: all three of the entries that use up most of their budget, which are the whole value, or
+    one channel or row of it. A number that is not finite, or not known, is None, and ``reason`` says why.
     """
 
     name: str
@@ -57,12 +58,14 @@ class Row(Judgement):
 
 ROW_FIELDS = ("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
 
+_SEVERITY: Mapping[RowVerdict, int] = {"pass": 0, "skipped": 1, "error": 2, "diverged": 3}
+
 AnyJudgement = TypeVar("AnyJudgement", bound=Judgement)
 
 
 def worst(judgements: Iterable[AnyJudgement]) -> AnyJudgement:
-    """Return the judgement that uses up most of its budget. One that did not pass comes before any that did."""
-    return max(judgements, key=lambda judgement: (judgement.verdict != "pass", judgement.budget_used))
+    """Return the judgement that uses up most of its budget. A divergence comes before whatever could not be judged."""
+    return max(judgements, key=lambda judgement: (_SEVERITY[judgement.verdict], judgement.budget_used))
 
 
 @dataclass(frozen=True)

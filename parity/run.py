@@ -6,12 +6,17 @@ Only one check at a time is in memory, and on disk, however many checks there ar
 import shutil
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
+
 from triglot import impls
-from triglot.shared.arrays import FLOATS
+from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DTYPES
 from triglot.shared.environment import cores, environment
@@ -19,14 +24,16 @@ from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
-from triglot.shared.worker import WorkerError
 
-from .checks import Weights, plan
-from .judge import Subject, failure, first_divergence, judge_check, merge
+from .checks import Check, Weights, plan
+from .comparison import Comparison
+from .judge import Subject, first_divergence, merge
 from .pool import WORKER, LocalPool, Pool, WorkerPool
 from .report import Report, Row
+from .revealing import revealing_checkpoints
 from .truth import Reference
 
+AHEAD = 3  # checks that the frameworks may be ahead of the reference
 BATCHES, BATCH_SIZE = 4, 8  # of the random tokens that a run takes if no batches are given
 
 Progress = Callable[[int, int, str], None]  # checks that are done, checks in total, name of the next check
@@ -73,7 +80,8 @@ def check(
             )
         else:
             pool = LocalPool({name: partial(impls.build, name, **settings) for name in selected}, weights)
-        try:
+        # The reference works while the frameworks do, and threads that wait for a busy core would slow all of them.
+        with threadpool_limits(max(1, cores() // (1 + len(selected))), "blas"), closing(pool):
             return compare(
                 weights,
                 batches,
@@ -85,29 +93,39 @@ def check(
                 inputs=inputs or f"{len(batches)} batches",
                 progress=progress,
             )
-        finally:
-            pool.close()
 
 
 def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, Checkpoint]:
-    """Return the weights that the checks run on: those given, and the same with every constant tensor perturbed.
+    """Return the weights that the checks run on: those given, perturbed and revealing (see ``checks.Check``).
 
-    Both are rounded to ``dtype``, so that the truth is computed from the numbers that the frameworks get. They are the
-    same object if there is nothing to perturb.
+    All are rounded to ``dtype``, so that the truth is computed from the numbers that the frameworks get. Given and
+    perturbed weights are the same object if there is nothing to perturb.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
+    """
+    given = rounded_weights(checkpoint, dtype)
+    perturbed = perturb(given.tensors, seed)
+    unchanged = all(perturbed[name] is tensor for name, tensor in given.tensors.items())
+    return {
+        "given": given,
+        "perturbed": given if unchanged else Checkpoint(checkpoint.config, perturbed),
+        **revealing_checkpoints(checkpoint.config, dtype, seed),
+    }
+
+
+def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
+    """Return the checkpoint with its tensors rounded to ``dtype``; the same object if they need no rounding.
 
     Raises:
         CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     check_finite(checkpoint, dtype)
-    given = checkpoint
     # Float64 holds every number of the narrower dtypes exactly.
-    if dtype != "float64" and any(tensor.dtype != FLOATS[dtype] for tensor in checkpoint.tensors.values()):
-        rounded = {name: tensor.astype(FLOATS[dtype]) for name, tensor in checkpoint.tensors.items()}
-        given = Checkpoint(checkpoint.config, rounded)
-    perturbed = perturb(given.tensors, seed)
-    if all(perturbed[name] is tensor for name, tensor in given.tensors.items()):
-        return {"given": given, "perturbed": given}
-    return {"given": given, "perturbed": Checkpoint(checkpoint.config, perturbed)}
+    if dtype == "float64" or all(tensor.dtype == FLOATS[dtype] for tensor in checkpoint.tensors.values()):
+        return checkpoint
+    rounded = {name: tensor.astype(FLOATS[dtype]) for name, tensor in checkpoint.tensors.items()}
+    return Checkpoint(checkpoint.config, rounded)
 
 
 def compare(
@@ -130,29 +148,29 @@ def compare(
     config = weights["given"].config
     (dtype,) = {subject.dtype for subject in subjects}
     references = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
-    by_framework = {subject.framework: subject for subject in subjects}
+    comparison = Comparison(subjects)
     rows: list[Row] = []
-    checks = plan(config, batches, seed, dtype)
+    checks = plan(config, weights["loud"].config, batches, seed, dtype)
+    started: deque[tuple[Check, Mapping[str, Array]]] = deque()
+    coming = iter(checks)
     for done, check in enumerate(checks):
         if progress:
             progress(done, len(checks), check.name)
+        for later in islice(coming, AHEAD + 1 - len(started)):
+            replaced = references[id(weights[later.weights])].replacements(later, seed)
+            pool.start(later, replaced)
+            started.append((later, replaced))
+        _, replaced = started.popleft()
         reference = references[id(weights[check.weights])]
-        replaced = reference.replacements(check, seed)
-        pool.start(check, replaced)
-        truth = reference.truth_of_check(check, replaced)  # while the workers work
-        for framework, results in pool.finish():
-            subject = by_framework[framework]
-            if isinstance(results, WorkerError):
-                rows.append(failure(subject, check, results))
-            else:
-                rows += judge_check(subject, check, truth, results, config)
+        truth = reference.truth_of_values(check.batch, replaced)  # while the workers work
+        rows += comparison.judge(check, truth, reference, pool.finish())
     if progress:
         progress(len(checks), len(checks), "")
     rows = merge(rows)
-    order = list(named_values(config))
+    order, frameworks = list(named_values(config)), [subject.framework for subject in subjects]
     divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)
-        for framework in by_framework
+        for framework in frameworks
     }
     return Report(
         model=model,
@@ -160,7 +178,7 @@ def compare(
         config=config.to_dict(),
         weights_digest=digest,
         environment={**environment(), "workers": dict(pool.environments)},
-        frameworks=tuple(by_framework),
+        frameworks=tuple(frameworks),
         rows=tuple(rows),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )

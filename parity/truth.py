@@ -1,4 +1,4 @@
-"""The truth: what the NumPy reference computes in float64, and the rounding noise of float32 around it."""
+"""The truth: what the NumPy reference computes in float64, and the rounding noise around it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,126 +14,181 @@ from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 
 from . import probes
-from .budgets import NOISE_RUNS, noise_in
-from .checks import Check, judged_tokens
+from .budgets import CONFIRMING_RUNS, NOISE_RUNS, UNCONFIRMED_RUNS, UNIT_ROUNDOFF
+from .checks import Check
 from .output_names import name_outputs
 
-# For a value, by its name and truth: where it is judged, as a mask that broadcasts to it. None: everywhere.
-Selection = Callable[[str, Array], Bools | None]
+Values = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a correct implementation returns: float64 values by name, and the noise of each in the dtype under test."""
+    """What a correct implementation returns: float64 values by name, and the noise of every entry of each.
 
-    values: Mapping[str, Array]
-    noise: Mapping[str, float]
+    ``rounded`` gives the values of a noise run: by its number, and by how far each value moves.
+    """
+
+    values: Values
+    noise: Values
+    rounded: Callable[[int, Values], Values]
+
+    def confirmed(self, moves: Values) -> "Truth":
+        """Return the same truth with noise from more runs, to confirm a divergence.
+
+        In every other run each value moves by up to its entry in ``moves``.
+        """
+        noise = {name: array.copy() for name, array in self.noise.items()}
+        runs = (self.rounded(seed, moves if seed % 2 else {}) for seed in range(NOISE_RUNS, CONFIRMING_RUNS))
+        _add_noise(noise, self.values, runs)
+        return Truth(self.values, noise, self.rounded)
 
 
 class Reference:
-    """The NumPy reference on one checkpoint, in float64 and in float32. ``dtype`` is the dtype under test."""
+    """The NumPy reference on one checkpoint, in float64 and in the number format of the noise.
+
+    ``dtype`` is the dtype under test. The noise of float64 is measured in float64, that of any other dtype in float32.
+    """
 
     def __init__(self, checkpoint: Checkpoint, dtype: str = "float32") -> None:
         self.model = impls.build(impls.REFERENCE, checkpoint, dtype="float64")
-        self._rounded_model = impls.build(impls.REFERENCE, checkpoint, dtype="float32")
+        rounded = "float64" if dtype == "float64" else "float32"
+        self._rounded_model = impls.build(impls.REFERENCE, checkpoint, dtype=rounded)
         self._config = checkpoint.config
         self._dtype = dtype
+        self._shapes: dict[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]] = {}  # of the values, by batch
 
-    def trace(self, batch: Batch, replacements: Mapping[str, Array]) -> dict[str, Array]:
+    def trace(self, batch: Batch, replacements: Values) -> dict[str, Array]:
         """Return every named value in float64."""
         with np.errstate(all="ignore"):  # an overflow is judged, not warned about
             return self.model.trace(batch, replacements)
-
-    def rounded_trace(self, batch: Batch, replacements: Mapping[str, Array], seed: int) -> dict[str, Array]:
-        """Return every named value in float32, with every sum in an order that ``seed`` decides.
-
-        If the dtype under test has 16 bits, every named value is rounded to it before the computation continues.
-        """
-        with permuted_contractions(seed), np.errstate(all="ignore"):
-            if self._dtype not in HALVES:
-                return self._rounded_model.trace(batch, replacements)
-            probe = rounding_probe(self._dtype, Probe)(replacements)
-            self._rounded_model.run(batch, probe)
-            return probe.record
 
     def outputs(self, batch: Batch) -> dict[str, Array]:
         """Return the outputs (see ``name_outputs``) in float64, without recording the values on the way."""
         with np.errstate(all="ignore"):
             return name_outputs(*self.model.run(batch, _Silent()))
 
-    def rounded_outputs(self, batch: Batch, seed: int) -> dict[str, Array]:
-        """Return the outputs in float32, with sums and roundings as in ``rounded_trace``."""
-        probe = rounding_probe(self._dtype, _Silent)() if self._dtype in HALVES else _Silent()
-        with permuted_contractions(seed), np.errstate(all="ignore"):
-            return name_outputs(*self._rounded_model.run(batch, probe))
+    def rounded_trace(self, batch: Batch, replacements: Values, seed: int, moves: Values) -> dict[str, Array]:
+        """Return every named value, rounded as a correct implementation may round it; ``seed`` decides how.
 
-    def replacements(self, check: Check, seed: int) -> Mapping[str, Array]:
+        Each value moves by up to its entry in ``moves``, if it has one.
+        """
+        probe = _RoundingProbe(self._dtype, replacements, seed, moves)
+        self._run_rounded(batch, probe, seed)
+        return probe.record
+
+    def rounded_outputs(self, batch: Batch, seed: int) -> dict[str, Array]:
+        """Return the outputs, rounded as in ``rounded_trace``."""
+        return name_outputs(*self._run_rounded(batch, _SilentRoundingProbe(self._dtype, {}, seed, {}), seed))
+
+    def replacements(self, check: Check, seed: int) -> Values:
         """Return the float32 values that replace a model's own in a check; none where its own values flow."""
         if check.values is None:
             return {}
-        truth = self.trace(check.batch, {})
-        values = truth
-        if check.values != "truth":
-            values = probes.replacements(check.values, self._config, truth, seed, self._dtype)
+        sizes = tuple(array.shape for array in check.batch.arrays().values())
+        if sizes not in self._shapes:
+            self._shapes[sizes] = {name: value.shape for name, value in self.trace(check.batch, {}).items()}
+        values = probes.replacements(check.values, self._config, self._shapes[sizes], seed, self._dtype)
         return {name: representable(value, self._dtype) for name, value in values.items()}
 
-    def truth_of_check(self, check: Check, replaced: Mapping[str, Array]) -> Truth:
-        """Return the truth and the noise of every named value of a check."""
-        return self._with_noise(
-            self.trace(check.batch, replaced),
-            lambda seed: self.rounded_trace(check.batch, replaced, seed),
-            lambda name, _: judged_tokens(name, check, self._config),
+    def truth_of_values(self, batch: Batch, replaced: Values) -> Truth:
+        """Return the truth and the noise of every named value."""
+        return _with_noise(
+            self.trace(batch, replaced), lambda seed, moves: self.rounded_trace(batch, replaced, seed, moves)
         )
 
-    def truth_of_outputs(self, batch: Batch, selection: Selection) -> Truth:
+    def truth_of_steps(self, batch: Batch, given: Values, noise: Values) -> Truth:
+        """Return what each step makes of the ``given`` values, around which the ``noise`` is known."""
+        return Truth(self.trace(batch, given), noise, lambda seed, moves: self.rounded_trace(batch, given, seed, moves))
+
+    def noise_of_steps(self, batch: Batch, truth: Values) -> Values:
+        """Return the noise of each step alone, on the true results of the steps before it."""
+        given = {name: as_received(value, self._dtype) for name, value in truth.items()}
+        return self.truth_of_values(batch, given).noise
+
+    def truth_of_outputs(self, batch: Batch) -> Truth:
         """Return the truth and the noise of the outputs."""
-        return self._with_noise(self.outputs(batch), lambda seed: self.rounded_outputs(batch, seed), selection)
+        return _with_noise(self.outputs(batch), lambda seed, _: self.rounded_outputs(batch, seed), UNCONFIRMED_RUNS)
 
-    def _with_noise(
-        self, values: Mapping[str, Array], run: Callable[[int], Mapping[str, Array]], selection: Selection
-    ) -> Truth:
-        def errors(seed: int) -> dict[str, float]:
-            return {
-                name: distance(value, values[name], selection(name, values[name])) for name, value in run(seed).items()
-            }
-
-        return Truth(values, measure_noise(values, errors, self._dtype))
+    def _run_rounded(self, batch: Batch, probe: Probe, seed: int) -> tuple[Any, Any]:
+        with permuted_contractions(seed, self._dtype), np.errstate(all="ignore"):
+            return self._rounded_model.run(batch, probe)
 
 
-def measure_noise(
-    names: Iterable[str], errors: Callable[[int], Mapping[str, float]], dtype: str = "float32"
-) -> dict[str, float]:
-    """Return the noise of ``dtype``: for each name the largest of the ``errors`` of ``NOISE_RUNS`` float32 runs.
+def measure_noise(names: Iterable[str], errors: Callable[[int], Mapping[str, float]]) -> dict[str, float]:
+    """Return the noise of whole values: for each name the largest of the ``errors`` of ``UNCONFIRMED_RUNS`` runs.
 
     ``errors`` maps the number of a run to the error of each value. NaN if any error is NaN.
     """
     noise = dict.fromkeys(names, 0.0)
-    for run in range(NOISE_RUNS):
+    for run in range(UNCONFIRMED_RUNS):
         for name, error in errors(run).items():
             noise[name] = float(np.maximum(noise[name], error))  # unlike max, it returns NaN if either is
-    return {name: noise_in(dtype, measured) for name, measured in noise.items()}
+    return noise
+
+
+def as_received(value: Array, dtype: str) -> Array:
+    """Return a value as a step that computes in ``dtype`` receives it."""
+    return value.astype(np.float64) if dtype == "float64" else representable(value, dtype)
+
+
+def distances(value: Array, truth: Array) -> Array:
+    """Return the absolute difference of every entry, in float64; NaN where a value is not finite."""
+    with np.errstate(invalid="ignore"):  # the difference of two infinities is NaN, and that is what is returned
+        difference = np.asarray(np.subtract(value, truth, dtype=np.float64))
+    return np.abs(difference, out=difference)
 
 
 def distance(value: Array, truth: Array, selected: Bools | None = None) -> float:
     """Return the largest absolute difference over the selected entries; NaN if one of them is NaN."""
-    with np.errstate(invalid="ignore"):  # the difference of two infinities is NaN, and that is what is returned
-        difference = np.asarray(np.subtract(value, truth, dtype=np.float64))
-    np.abs(difference, out=difference)
-    return float(difference.max(initial=0.0, where=True if selected is None else selected))
+    return float(distances(value, truth).max(initial=0.0, where=True if selected is None else selected))
 
 
-def rounding_probe(dtype: str, base: type[Probe]) -> type[Probe]:
-    """Return a subclass of ``base`` that rounds every value to ``dtype`` before the model continues with it."""
+def _with_noise(values: Values, rounded: Callable[[int, Values], Values], runs: int = NOISE_RUNS) -> Truth:
+    noise = {name: np.zeros(value.shape) for name, value in values.items()}
+    _add_noise(noise, values, (rounded(seed, {}) for seed in range(runs)))
+    return Truth(values, noise, rounded)
 
-    class Rounding(base):
-        def observe(self, name: str, value: Any) -> Any:
-            return super().observe(name, representable(value, dtype))
 
-    return Rounding
+def _add_noise(noise: Values, values: Values, runs: Iterable[Values]) -> None:
+    for run in runs:
+        for name, value in run.items():
+            np.maximum(noise[name], distances(value, values[name]), out=noise[name])
+
+
+class _RoundingProbe(Probe):
+    """Rounds every value to ``dtype`` before the model continues with it.
+
+    Where a model's own values flow, each also moves, by ``moves`` or by one unit in the last place. Otherwise equal
+    tokens would stay equal in every noise run, whereas the kernels of frameworks may round them differently.
+    """
+
+    def __init__(self, dtype: str, replacements: Values, seed: int, moves: Values) -> None:
+        super().__init__(replacements)
+        self._dtype = dtype
+        self._moves = moves
+        self._generator = None if replacements else np.random.default_rng([seed, 2])
+
+    def observe(self, name: str, value: Array) -> Array:
+        return super().observe(name, self._rounded(name, value))
+
+    def _rounded(self, name: str, value: Array) -> Array:
+        if self._generator is not None:
+            move = self._moves.get(self._path + name)
+            if move is None:
+                move = np.abs(value) * value.dtype.type(2 * UNIT_ROUNDOFF[self._dtype])
+            value = (value + move * self._generator.integers(-1, 2, value.shape, np.int8)).astype(value.dtype)
+        return representable(value, self._dtype) if self._dtype in HALVES else value
+
+
+class _SilentRoundingProbe(_RoundingProbe):
+    """A rounding probe that records nothing: the values of a large batch would not fit into memory."""
+
+    def observe(self, name: str, value: Array) -> Array:
+        return self._rounded(name, value)
 
 
 class _Silent(Probe):
-    """A probe that records nothing: the values of a large batch would not fit into memory."""
+    """A probe that records nothing."""
 
     def observe(self, name: str, value: Any) -> Any:
         return value

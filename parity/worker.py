@@ -3,7 +3,8 @@
 Requests, see ``shared/worker.py``:
 
 ``start``      framework, device, dtype and mode; the answer is the environment that the worker runs in
-``check``      files with a checkpoint, a batch and replacements, and where to write the results
+``check``      files with a checkpoint, a batch and replacements, where to write the results, and whether to call the
+               public methods
 ``gradients``  files with a checkpoint, a batch and dropout masks, where to write the results, and a dtype
 """
 
@@ -44,7 +45,7 @@ def _check(request: Message) -> Message:
     try:
         model, weights = _models[path]
         batch = batch_from_arrays(weights.config, _arrays(request["batch"]))
-        results = run(model, weights, batch, _arrays(request["replacements"]))
+        results = run(model, weights, batch, _arrays(request["replacements"]), methods=request["methods"])
         npz.write(Path(request["results"]), results)
     except Exception as error:
         raise WorkerError.of(error, fatal=False) from error

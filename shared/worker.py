@@ -108,7 +108,10 @@ class Worker:
         self._listener.start()
 
     def send(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Send a request. ``receive`` waits for the answer until the time limit has passed from now on."""
+        """Send a request. A worker answers its requests in turn.
+
+        ``receive`` waits for an answer until the time limit has passed, from now on or from the answer before.
+        """
         self._deadline = time.monotonic() + self._time_limit
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the worker is gone; receive says why
@@ -116,7 +119,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self) -> Message:
-        """Wait for the answer to the last request and return it.
+        """Wait for the answer to the oldest request that has none, and return it.
 
         Raises:
             WorkerError: the worker failed, died, or exceeded the time limit. If that is fatal, it is closed.
@@ -128,6 +131,7 @@ class Worker:
             raise WorkerError(
                 f"no answer within {self._time_limit:g} s; raise the time limit, or find out why it hangs", fatal=True
             ) from None
+        self._deadline = time.monotonic() + self._time_limit
         if not line:
             self.close()
             raise WorkerError(f"{self._cause_of_death()}{self._last_line_of_log()}", fatal=True)

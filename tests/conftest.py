@@ -81,7 +81,11 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("xdist_group") is None:
             # The tests of a file share what JAX compiled for their shapes, if they run in one process.
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('framework', '')}"))
+            item.add_marker(
+                pytest.mark.xdist_group(
+                    f"{item.path.stem} {parameters.get('framework', parameters.get('planted_in', ''))}"
+                )
+            )
     if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
         config.hook.pytest_deselected(items=audits)
         items[:] = [item for item in items if item not in audits]

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from triglot.parity import probes
-from triglot.parity.checks import API, END_TO_END, LOCAL, MASKS, UNUSUAL_INPUTS, WORKER
+from triglot.parity import probes, unusual
+from triglot.parity.checks import API, END_TO_END, EXTREME, LOCAL, MASKS, QUIET, WORKER
 from triglot.parity.report import Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.console import console, number_columns, print_line, table, word_columns
@@ -34,7 +34,7 @@ _PARITY_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("every value, end to end", (END_TO_END,), None),
     ("every step alone", (LOCAL,), None),
     ("every step on probes", probes.KINDS, None),
-    ("unusual inputs", UNUSUAL_INPUTS, None),
+    ("unusual inputs", (*unusual.NAMES, QUIET, EXTREME), None),
     ("worker", (WORKER,), None),
 )
 

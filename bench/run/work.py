@@ -8,7 +8,7 @@ from triglot.bench.machine import load
 from triglot.bench.report.report import Result
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
-from triglot.parity.run import weights_for
+from triglot.parity.run import rounded_weights
 from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import FLOATS
@@ -47,7 +47,7 @@ class Work:
         self.folder, self.cell = folder, cell
         self._time_limit = settings.time_limit
         config = model.checkpoint.config
-        self._weights = weights_for(model.checkpoint, cell.dtype, settings.seed)["given"]
+        self._weights = rounded_weights(model.checkpoint, cell.dtype)
         self.checkpoint = folder / "weights.npz"
         checkpoints.save(self._weights, self.checkpoint)
         self.batches = batches.batches_of_cell(cell, config, model.tokenizer, settings.seed)

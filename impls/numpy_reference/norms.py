@@ -23,9 +23,7 @@ class LayerNorm:
 
     def __call__(self, x: ndarray) -> ndarray:
         """Return the normalised vectors, (..., D). x: (..., D)."""
-        centred = x - nn.mean(x)
-        variance = nn.mean(centred * centred)
-        return centred / np.sqrt(variance + self.eps) * self.scale + self.bias
+        return (x - nn.mean(x)) / np.sqrt(nn.variance(x) + self.eps) * self.scale + self.bias
 
 
 class ScalarLayerNorm:
@@ -41,9 +39,8 @@ class ScalarLayerNorm:
 
     def __call__(self, x: ndarray) -> ndarray:
         """Return the normalised vectors, (..., D). x: (..., D)."""
-        centred = x - nn.mean(x)
-        deviation = np.sqrt(nn.mean(centred * centred) * (x.shape[-1] / (x.shape[-1] - 1)))
-        return centred / (deviation + self.eps) * self.scale + self.bias
+        deviation = np.sqrt(nn.variance(x) * (x.shape[-1] / (x.shape[-1] - 1)))
+        return (x - nn.mean(x)) / (deviation + self.eps) * self.scale + self.bias
 
 
 NORMS = {"layer_norm": LayerNorm, "scalar_layer_norm": ScalarLayerNorm}

@@ -45,7 +45,7 @@ def trace(
     transformer: Transformer, inputs: Mapping[str, Tensor], replacements: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return every named value. The model continues with the replacement of a value, if there is one."""
-    probe = Probe(replacements)
+    probe = Probe(replacements, copy=torch.clone)
     run(transformer, inputs, probe)
     return probe.record
 

@@ -47,8 +47,12 @@ def heads_batch(
     return encoder_batch(config, token_ids, valid, segment_ids, task_ids)
 
 
-def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int) -> list[EncoderBatch]:
-    """Put rows of token ids into batches, in the same order. Each batch is padded to its longest row.
+def padded_batches(
+    config: ModelConfig, rows: Sequence[Sequence[int]], batch_size: int, length: int = 0
+) -> list[EncoderBatch]:
+    """Put rows of token ids into batches, in the same order.
+
+    Each batch is padded to its longest row, and to ``length`` if that is more.
 
     Raises:
         InputError: a row is empty, or holds something other than ids of the vocabulary.
@@ -56,7 +60,7 @@ def padded_batches(config: ModelConfig, rows: Sequence[Sequence[int]], batch_siz
     batches: list[EncoderBatch] = []
     for start in range(0, len(rows), batch_size):
         chunk = rows[start : start + batch_size]
-        ids = np.full((len(chunk), max(map(len, chunk))), config.pad_id or 0, np.int64)
+        ids = np.full((len(chunk), max(length, *map(len, chunk))), config.pad_id or 0, np.int64)
         valid = np.zeros(ids.shape, np.bool_)
         for row, tokens in enumerate(chunk):
             if len(tokens) and np.asarray(tokens).dtype.kind not in "iu":

@@ -19,6 +19,8 @@ _LONGEST = 64  # tokens of a random row, if the model allows that many
 def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) -> list[Batch]:
     """Draw batches whose rows have very different lengths, from 1 to the maximum of the model, at most 64.
 
+    A row of each batch has the greatest length, so that all batches have the same shape.
+
     Raises:
         InputError: a number is too small.
     """
@@ -30,6 +32,8 @@ def random_batches(config: ModelConfig, count: int, batch_size: int, seed: int) 
     lengths = np.unique(np.geomspace(1, longest, count * batch_size).astype(int))
     lengths = np.resize(lengths, count * batch_size)
     generator.shuffle(lengths)
+    for batch in lengths.reshape(count, batch_size):
+        batch[batch.argmax()] = longest
     return [
         random_batch(config, [int(n) for n in lengths[i * batch_size : (i + 1) * batch_size]], generator)
         for i in range(count)

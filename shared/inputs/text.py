@@ -41,7 +41,7 @@ def sentences(count: int) -> list[str]:
 
 
 def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_size: int) -> list[EncoderBatch]:
-    """Return ``count`` sentences as padded batches for a model of ``config``.
+    """Return ``count`` sentences as batches for a model of ``config``, all padded to the longest sentence.
 
     Raises:
         InputError: the tokenizer cannot be read, or the ``tokenizers`` package is not installed.
@@ -50,7 +50,7 @@ def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_si
     tokenizer.no_padding()
     tokenizer.enable_truncation(config.source_max_length)  # pyright: ignore[reportUnknownMemberType]
     rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences(count))]
-    return padded_batches(config, rows, batch_size)
+    return padded_batches(config, rows, batch_size, max(map(len, rows)))
 
 
 def _tokenizer(path: Path) -> "Tokenizer":

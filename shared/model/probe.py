@@ -3,7 +3,7 @@
 Each module takes ``probe=None`` as its last argument, passes its values through ``observe``, and passes
 ``under(probe, name)`` to its children. Without a probe these functions do nothing. With a probe, every value is
 recorded under its full name and may be replaced: ``record`` holds what the model computed, and the model continues with
-the entry of ``replacements``. So replacing every value by the truth shows the error that each step makes by itself.
+the entry of ``replacements``. So replacing every value shows the error that each step makes by itself.
 None of these functions looks at the values, so they also work while a compiler traces the model.
 
 A probe also holds the dropout masks, drawn in NumPy (``shared/training/dropout_masks.py``), so that training drops out
@@ -13,31 +13,39 @@ the same numbers in every framework.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 
 class Probe:
-    """Records values by name, and holds replacements and dropout masks."""
+    """Records values by name, and holds replacements and dropout masks.
+
+    ``copy`` copies a value for the record, so that a later operation in place cannot change what was recorded. Arrays
+    of JAX never change, so they need no copy.
+    """
 
     def __init__(
-        self, replacements: Mapping[str, Any] | None = None, dropout_masks: Mapping[str, Any] | None = None
+        self,
+        replacements: Mapping[str, Any] | None = None,
+        dropout_masks: Mapping[str, Any] | None = None,
+        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         self.record: dict[str, Any] = {}
         self.replacements: Mapping[str, Any] = replacements or {}
         self.dropout_masks: Mapping[str, Any] = dropout_masks or {}
+        self.copy = copy
         self._path = ""
 
     def under(self, name: str) -> Probe:
         """Return the same probe, one step down the attribute path."""
-        child = type(self)(self.replacements, self.dropout_masks)
-        child.record = self.record
+        child = copy(self)
         child._path = f"{self._path}{name}."
         return child
 
     def observe(self, name: str, value: Any) -> Any:
         """Record ``value`` as ``name``, and return its replacement or itself."""
         full_name = self._path + name
-        self.record[full_name] = value
+        self.record[full_name] = self.copy(value) if self.copy else value
         return self.replacements.get(full_name, value)
 
     def dropout_mask(self, name: str) -> Any:

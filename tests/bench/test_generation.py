@@ -13,7 +13,7 @@ from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
-from triglot.parity.run import weights_for
+from triglot.parity.run import rounded_weights
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
@@ -96,7 +96,7 @@ def test_a_pad_token_before_the_end_ends_nothing(task):
 def test_16_bits_may_generate_another_token_than_float64(framework, make_checkpoint):
     """Some of 64 targets have two tokens that bfloat16 cannot distinguish. Paddle has no bfloat16 on a CPU."""
     dtype = "float32" if framework == "paddle" else "bfloat16"
-    weights = weights_for(make_checkpoint("translation-tiny", 3), dtype, 0)["given"]
+    weights = rounded_weights(make_checkpoint("translation-tiny", 3), dtype)
     batch = inputs.random_batch(weights.config, [9] * 64, np.random.default_rng(0))
     mode = "jit" if framework == "jax" else "eager"
     model: Any = impls.build(framework, weights, dtype=dtype, mode=mode)
@@ -145,7 +145,7 @@ def test_a_token_banned_by_a_bias_does_not_widen_the_budget(dtype, task):
     (head,) = weights.config.heads_on_top
     tensors = {name: array.copy() for name, array in weights.tensors.items()}
     tensors[f"heads.{head}.bias"][weights.config.pad_id] = -1e9
-    forbidding = weights_for(Checkpoint(weights.config, tensors), dtype, 0)["given"]
+    forbidding = rounded_weights(Checkpoint(weights.config, tensors), dtype)
     ids = impls.build("numpy", forbidding).prepare("generation", batch)()
     expectation = GenerationTruth(forbidding, batch, dtype)
     assert judged(expectation, ids)[0] == "pass"
@@ -161,7 +161,7 @@ def test_overflowing_scores_are_refused(make_checkpoint):
     weights = make_checkpoint("translation-tiny")
     (head,) = weights.config.heads_on_top
     tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
-    large = weights_for(Checkpoint(weights.config, tensors), "float16", 0)["given"]
+    large = rounded_weights(Checkpoint(weights.config, tensors), "float16")
     for make in (GenerationTruth, ForwardTruth):
         with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing can be judged"):
             make(large, a_batch(weights.config), "float16")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from triglot import impls, port
-from triglot.parity.budgets import NOISE_RUNS, budget, noise_in
+from triglot.parity.budgets import budget
 from triglot.parity.truth import Reference
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
@@ -69,15 +69,10 @@ def article(name, size, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(name, article):
-    """A batch, the results of the article's code by the name of the value, and the noise of each value."""
+    """A batch, the results of the article's code by the name of the value, and the noise of each value by dtype."""
     model, checkpoint = article
     batch, expected = example(name, model, checkpoint.config, article_code.PAD)
-    reference = Reference(checkpoint)
-    truth = reference.trace(batch, {})
-    noise = dict.fromkeys(expected, 0.0)
-    for seed in range(NOISE_RUNS):
-        run = reference.rounded_trace(batch, {}, seed)
-        noise = {key: max(noise[key], np.abs(run[key] - truth[key]).max()) for key in noise}
+    noise = {dtype: Reference(checkpoint, dtype).truth_of_values(batch, {}).noise for dtype in ("float32", "float64")}
     return batch, expected, noise
 
 
@@ -111,7 +106,7 @@ def example(name, model, config, pad):
 def assert_within_budget(values, expected, noise, dtype):
     for name, value in expected.items():
         error = np.abs(values[name] - value).max()
-        limit = budget(noise_in(dtype, noise[name]), np.abs(value).max(), dtype)
+        limit = budget(noise[dtype][name].max(), np.abs(value).max(), dtype)
         if not error <= limit:  # also true for NaN
             raise AssertionError(f"{name}: {error / limit:.3g} times the budget")
 
@@ -207,10 +202,7 @@ def test_attention_equals_torch_multihead_attention(framework, size):
             attn_mask=torch.from_numpy(bias),
         )
     batch = inputs.attention_batch(config, query, key, key, key_valid=key_valid, bias=bias)
-    reference = Reference(checkpoint)
-    truth = reference.trace(batch, {})
-    runs = [reference.rounded_trace(batch, {}, seed) for seed in range(NOISE_RUNS)]
+    noise = Reference(checkpoint).truth_of_values(batch, {}).noise
     results = impls.build(framework, checkpoint).attend(query, key, key, key_valid=key_valid, bias=bias)
     for name, result, expected in zip((ATTENDED, AVERAGED), results, (output.numpy(), averaged.numpy()), strict=True):
-        noise = max(np.abs(run[name] - truth[name]).max() for run in runs)
-        assert np.abs(result - expected).max() <= budget(noise, np.abs(expected).max(), "float32"), name
+        assert np.abs(result - expected).max() <= budget(noise[name].max(), np.abs(expected).max(), "float32"), name

@@ -12,7 +12,7 @@ import triglot
 from triglot import impls
 from triglot.parity.output_names import name_outputs
 from triglot.parity.outputs import ForwardTruth
-from triglot.parity.run import weights_for
+from triglot.parity.run import rounded_weights
 from triglot.shared import inputs
 from triglot.shared.arrays import BFLOAT16
 from triglot.shared.errors import FrameworkError, TrainingError
@@ -55,7 +55,7 @@ def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
 def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
     """Its outputs are as exact as bfloat16 allows, and are not rounded float32 outputs."""
     batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
-    weights = weights_for(make_checkpoint(config), "bfloat16", 0)["given"]
+    weights = rounded_weights(make_checkpoint(config), "bfloat16")
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")
     call = model.prepare("forward", batch)

@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import triglot
 from triglot.impls import numpy_nn
 from triglot.parity.budgets import budget, noise_in
 from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, plan
 from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence, Report, Row, worst
-from triglot.parity.truth import Truth, distance
+from triglot.parity.truth import Reference, Truth, distance
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch, random_batches
 from triglot.shared.model.recipes import recipe
 from triglot.shared.model.schema import named_values
@@ -24,17 +26,17 @@ NAME = "encoder.layers.0.attention.query"
 
 @pytest.fixture
 def check():
-    return Check("end_to_end", random_batch(CONFIG, [5, 2], np.random.default_rng(0)), "given")
+    return Check("end_to_end", random_batch(CONFIG, [5, 2], np.random.default_rng(0)), "given", methods=True)
 
 
 @pytest.fixture
 def truth(check):
-    """Return a truth of ones with a noise of 1e-7 for every named value, in shapes that fit the batch."""
+    """Return a truth of ones with a noise of 1e-7 at every entry of every named value, in shapes that fit the batch."""
     sizes = {"batch": 2, "target": 5, "source": 5, "position": 5}
     values = {
         name: np.ones([sizes.get(axis, 3) for axis in value.axes]) for name, value in named_values(CONFIG).items()
     }
-    return Truth(values, dict.fromkeys(values, 1e-7))
+    return Truth(values, {name: np.full(value.shape, 1e-7) for name, value in values.items()}, lambda _, __: {})
 
 
 @pytest.fixture
@@ -84,12 +86,19 @@ def test_a_value_that_is_not_finite_diverges(bad, check, truth, results):
     assert "NaN or infinity" in row.reason
 
 
-def test_a_truth_that_is_not_finite_never_passes(check, truth, results):
-    truth.values[NAME][0, 0, 0, 0] = np.nan
-    assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
-    truth.values[NAME][0, 0, 0, 0] = np.inf
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_overflow_of_the_reference_is_named_and_not_blamed_on_the_framework(bad, check, truth, results):
+    truth.noise[NAME][0, 0, 0, 0] = bad
     results[NAME][0, 0, 0, 0] = np.inf
-    assert verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME].verdict == "diverged"
+    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
+    assert (row.verdict, row.error) == ("skipped", None)
+    assert "in float32 the reference itself is not finite" in row.reason
+
+
+def test_an_overflow_at_a_padding_token_skips_nothing(check, truth, results):
+    assert not check.batch.valid[1, 3]
+    truth.noise[NAME][1, :, 3] = np.nan
+    assert not verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))
 
 
 def test_a_missing_value_diverges(check, truth, results):
@@ -136,6 +145,7 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, truth, results
     assert set(verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))) == {
         "output",
         "encoder.layers.0.attention.weights",
+        "api.encode",  # it no longer agrees with the output
     }
 
 
@@ -148,7 +158,6 @@ def test_real_targets_and_sources_are_judged(check):
 
 def test_fresh_values_are_judged_at_padding_too(check):
     assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
-    assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="truth"), CONFIG) is not None
 
 
 def test_a_value_of_another_dtype_diverges(check, truth, results):
@@ -169,12 +178,6 @@ def test_changed_weights_diverge(check, truth, results):
     results["api.weights"] = np.array(2)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["api.weights"]
     assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
-
-
-def test_a_noise_that_is_not_finite_never_passes(check, truth, results):
-    truth.noise[NAME] = np.nan
-    row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))[NAME]
-    assert row.reason == "the budget is nan: the reference itself is not finite"
 
 
 def test_distance_covers_only_the_selected_entries():
@@ -290,8 +293,8 @@ def test_report_is_valid_json_with_the_contracted_fields():
 
 def test_the_plan_has_every_check_and_the_extreme_lengths():
     batches = random_batches(CONFIG, 2, 3, seed=0)
-    checks = plan(CONFIG, batches, seed=0, dtype="float32")
-    assert {check.name for check in checks} | {"masks", "api"} == set(CHECKS)
+    checks = plan(CONFIG, CONFIG, batches, seed=0, dtype="float32")
+    assert {check.name for check in checks} | {"masks", "api", "local"} == set(CHECKS)
     by_name = {check.name: check.batch for check in checks}
     assert not by_name["masking"].valid[-1].any()
     assert by_name["length_one"].valid.shape[1] == 1
@@ -327,3 +330,51 @@ def test_noise_includes_sums_that_begin_with_the_bias():
     legitimate = np.abs(bias_first - exact).max()
     assert legitimate > 8 * np.abs(product_first - exact).max()
     assert legitimate <= 8 * noise
+
+
+def test_equal_rows_round_differently_in_the_noise():
+    """The kernels of frameworks round equal rows differently, depending on where in a block they are."""
+    generator = np.random.default_rng(0)
+    rows = np.repeat(generator.standard_normal((1, 300)).astype(np.float32), 8, axis=0)
+    weight = generator.standard_normal((300, 40)).astype(np.float32)
+    assert np.ptp(numpy_nn.linear(rows, weight, None), axis=0).max() == 0
+    with numpy_nn.permuted_contractions(0):
+        assert np.ptp(numpy_nn.linear(rows, weight, None), axis=0).max() > 0
+        assert np.ptp(numpy_nn.mean(rows)) > 0
+
+
+def test_equal_terms_round_differently_in_the_noise():
+    """No order distinguishes them, but the kernels of frameworks divide a sum in different ways."""
+    terms = np.full((64, 69), 188.32504, np.float32)
+    with numpy_nn.permuted_contractions(0):
+        assert np.unique(numpy_nn.mean(terms)).size > 1
+        assert np.unique(numpy_nn.linear(terms, np.full((69, 1), 0.1, np.float32), None)).size > 1
+
+
+def test_more_runs_never_lower_the_noise(check, make_checkpoint):
+    truth = Reference(make_checkpoint(CONFIG)).truth_of_values(check.batch, {})
+    confirmed = truth.confirmed({})
+    assert all((confirmed.noise[name] >= truth.noise[name]).all() for name in truth.noise)
+    assert any((confirmed.noise[name] > truth.noise[name]).any() for name in truth.noise)
+
+
+def test_what_could_not_be_judged_does_not_hide_a_divergence():
+    rows = [row(error=None, budget=None, verdict="skipped"), row(error=2.0, budget=1.0, verdict="diverged")]
+    assert worst(rows).verdict == "diverged"
+    assert worst([row(), row(error=None, budget=None, verdict="skipped")]).verdict == "skipped"
+
+
+def test_an_overflow_of_float32_makes_the_verdict_incomplete(make_checkpoint, framework):
+    """Weights of 1e20 give scores that no float32 holds. That is not the fault of the framework."""
+    weights = make_checkpoint("dygraph-tiny")
+    tensors = {
+        name: tensor * np.float32(1e20 if "query" in name or "key" in name else 1)
+        for name, tensor in weights.tensors.items()
+    }
+    report = triglot.check(Checkpoint(weights.config, tensors), [framework], isolate=False)
+    assert report.verdict == "incomplete"
+    assert {row.verdict for row in report.rows} == {"pass", "skipped"}
+    assert (
+        triglot.check(Checkpoint(weights.config, tensors), [framework], isolate=False, dtype="float64").verdict
+        == "pass"
+    )

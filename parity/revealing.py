@@ -1,0 +1,97 @@
+"""Revealing weights: a shallow model of the same configuration whose outputs show every bug inside it.
+
+Trained weights hide bugs from the outputs: pre-activations are so small that an approximate GELU is exact enough, and
+variances so large that a wrong epsilon does not matter. What a user calls shows nothing but outputs, so it also runs on
+three sets of weights that are drawn for this purpose:
+
+``loud``     activations of about 1 everywhere, so that every nonlinear step bends them
+``quiet``    the same, except that what each norm receives is about as small as epsilon
+``extreme``  scores as large as the masking value, or of some hundred, and a mean of many deviations before each norm
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from triglot.shared.arrays import FLOATS, Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import Parameter, parameters
+
+Revealing = Literal["loud", "quiet", "extreme"]
+
+LAYERS = 2  # the first and the last: a layer between them runs the same code
+VOCABULARY = 512  # a larger table would only take time
+
+# Deviation of what a norm receives in a quiet model, in units of epsilon where it counts.
+_QUIET = 3.0
+# The least deviation in a quiet model: below it, 16-bit weights would lose their digits.
+_LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0**-10}
+
+# Deviation of the scores in an extreme model: exp overflows, but float16 does not.
+_SCORES = 300.0
+_LARGEST_SCORES = {"float32": 1e9, "float64": 1e9, "bfloat16": 1e9, "float16": 5e3}
+# The mean before each norm of an extreme model, in deviations. 16 bits would round a larger one to a few numbers.
+_OFFSETS = {"float32": 256.0, "float64": 256.0, "bfloat16": 8.0, "float16": 32.0}
+
+
+def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Revealing, Checkpoint]:
+    """Return a loud, a quiet and an extreme model of ``config`` by name, rounded to ``dtype``.
+
+    They have fewer layers and a smaller vocabulary where that saves time.
+    """
+    shallow = _shallow(config)
+    roles = {name: parameter.role for name, parameter in parameters(shallow).items()}
+    loud = {
+        name: _draw(parameter, np.random.default_rng([seed, 3, *name.encode()]))
+        for name, parameter in parameters(shallow).items()
+    }
+    shrunk = np.float32(quiet_scale(config, dtype))
+    quiet = {name: tensor if roles[name] == "linear_weight" else tensor * shrunk for name, tensor in loud.items()}
+    scores = min(max(_SCORES, abs(config.masking_value or 0.0)), _LARGEST_SCORES[dtype])
+    extreme = {name: tensor * np.float32(scores) if ".query." in name else tensor for name, tensor in loud.items()}
+    for name, tensor in extreme.items():
+        if roles[name] == "embedding" or name.endswith(("attention.output.bias", "feed_forward.output.bias")):
+            extreme[name] = tensor + np.float32(offset(config, dtype))
+    sets: dict[Revealing, dict[str, Array]] = {"loud": loud, "quiet": quiet, "extreme": extreme}
+    return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
+
+
+def _shallow(config: ModelConfig) -> ModelConfig:
+    special = [identifier for identifier in (config.pad_id, config.start_id, config.end_id) if identifier is not None]
+    ids = max(VOCABULARY, *(identifier + 1 for identifier in special), 0)
+    return replace(
+        config,
+        layers=min(LAYERS, config.layers),
+        decoder_layers=min(LAYERS, config.decoder_layers),
+        source_vocabulary=min(ids, config.source_vocabulary),
+        target_vocabulary=min(ids, config.target_vocabulary),
+    )
+
+
+def offset(config: ModelConfig, dtype: str) -> float:
+    """Return the mean of what a norm receives in an extreme model; 0 if it has no norm."""
+    return 0.0 if config.kind == "attention" else _OFFSETS[dtype]
+
+
+def quiet_scale(config: ModelConfig, dtype: str) -> float:
+    """Return the deviation of what a norm receives in a quiet model."""
+    added_to_deviation = config.norm == "scalar_layer_norm"
+    deviation = config.norm_eps if added_to_deviation else config.norm_eps**0.5
+    return max(_QUIET * deviation, _LEAST_QUIET[dtype])
+
+
+def _draw(parameter: Parameter, generator: np.random.Generator) -> Array:
+    drawn = generator.standard_normal(parameter.shape, np.float32)
+    if parameter.role == "linear_weight":
+        return drawn / np.float32(parameter.shape[0] ** 0.5)
+    if parameter.role == "scale":
+        return 1 + drawn / 4
+    return drawn / 2 if parameter.role == "bias" else drawn
+
+
+def _rounded(config: ModelConfig, tensors: Mapping[str, Array], dtype: str) -> Checkpoint:
+    stored = FLOATS["float32" if dtype == "float64" else dtype]
+    return Checkpoint(config, {name: tensor.astype(stored) for name, tensor in tensors.items()})
