@@ -1,0 +1,49 @@
+"""A bug: what a person might get wrong in one place, as a change of source text in each framework."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from triglot.shared.arrays import Array
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.recipes import recipe
+
+POST_NORM, PRE_NORM, TASKS = "bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"
+TRANSLATION, ANNOTATED, PRENORM, ATTENTION = "translation-tiny", "annotated-tiny", "prenorm-tiny", "multihead-tiny"
+PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of source text per framework, the file that it changes, and the value that the check has to name.
+
+    ``recipe``: the model in which it matters. ``weights``: tensors beside which it would hide from a budget that is set
+    by the largest entry of a value.
+    """
+
+    found_at: str
+    file: str
+    torch: Mapping[str, str]
+    paddle: Mapping[str, str]
+    jax: Mapping[str, str]
+    recipe: str | ModelConfig = POST_NORM
+    weights: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the model in which the bug matters."""
+        return recipe(self.recipe) if isinstance(self.recipe, str) else self.recipe
+
+    def change(self, framework: str) -> Mapping[str, str]:
+        """Return the change of source text in ``framework``: what is there, and what replaces it."""
+        return {"torch": self.torch, "paddle": self.paddle, "jax": self.jax}[framework]
+
+
+def everywhere(found_at: str, file: str, change: Mapping[str, str], recipe: str | ModelConfig = POST_NORM) -> Bug:
+    """Return a bug with the same change in all frameworks."""
+    return Bug(found_at, file, change, change, change, recipe)
+
+
+def loading(found_at: str, array: str) -> Bug:
+    """Return a bug that loads another array in place of ``arrays[name]``."""
+    torch, paddle, jax = ({f"np2{name}(arrays[name]": f"np2{name}({array}"} for name in ("torch", "paddle", "jax"))
+    return Bug(found_at, "weights.py", torch, paddle, jax)

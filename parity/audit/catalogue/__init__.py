@@ -1,0 +1,13 @@
+"""The catalogue of bugs, by name. Each module holds those of one part of the model."""
+
+from . import attention, decoder, embeddings, heads, layers, model
+
+BUGS = {**embeddings.BUGS, **attention.BUGS, **layers.BUGS, **decoder.BUGS, **heads.BUGS, **model.BUGS}
+
+# Bugs that change no result of a public method by more than rounding does, and why.
+INVISIBLE = {
+    "bias of the keys missing": "it adds the same number to all scores of a query, and a softmax ignores that",
+    "masking value 1 % off": "it matters only if a masked score comes as close to the others as that",
+    "attention weights of a row without any allowed token": "the methods refuse such a row, or zero its result",
+    "epsilon under the root": "beside positions of size 1, epsilon 1e-6 changes a deviation by 7e-7",
+}

@@ -1,0 +1,95 @@
+"""Bugs in the decoder and its embeddings."""
+
+from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, everywhere
+
+DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
+
+BUGS = {
+    "no causal mask": everywhere(
+        "decoder.layers.0.self_attention.weights",
+        "transformer.py",
+        {DECODED: DECODED.replace("masks.causal(", "masks.causal(1 + 0 * ")},
+        TRANSLATION,
+    ),
+    "target padding not masked": everywhere(
+        "decoder.layers.0.self_attention.weights",
+        "transformer.py",
+        {DECODED: DECODED.replace("target_valid", "target_valid == target_valid")},
+        TRANSLATION,
+    ),
+    "source padding not masked in the decoder": everywhere(
+        "decoder.layers.0.cross_attention.weights",
+        "transformer.py",
+        {"memory, masks.padding(valid), probe": "memory, masks.padding(valid == valid), probe"},
+        TRANSLATION,
+    ),
+    "memory not normalised": everywhere(
+        "decoder.layers.0.memory.norm", "decoder.py", {"if self.config.normalize_memory:": "if False:"}, TRANSLATION
+    ),
+    "memory normalised by another norm": everywhere(
+        "decoder.layers.0.memory.norm",
+        "decoder.py",
+        {"self.pre_cross_attention(memory": "self.pre_self_attention(memory"},
+        TRANSLATION,
+    ),
+    "memory normalised where it must not be": everywhere(
+        "decoder.layers.0.cross_attention.key",
+        "decoder.py",
+        {"project(memory, memory": "project(*[self.pre_cross_attention(memory)] * 2"},
+        ANNOTATED,
+    ),
+    "cross-attention reads the target": everywhere(
+        "decoder.layers.0.cross_attention.key",
+        "decoder.py",
+        {"self.project_memory(memory, probe)": "self.project_memory(x[:, : memory.shape[1]], probe)"},
+        ANNOTATED,
+    ),
+    "keys and values of the memory swapped": everywhere(
+        "decoder.layers.0.cross_attention.scores",
+        "decoder.py",
+        {"keys, values = self.project_memory(memory, probe)": "values, keys = self.project_memory(memory, probe)"},
+        TRANSLATION,
+    ),
+    "final norm of the decoder missing": everywhere(
+        "decoder.final.norm", "decoder.py", {'self.final(x, probe=under(probe, "final"))': "x"}, ANNOTATED
+    ),
+    "source tokens looked up in the target table": everywhere(
+        "embeddings.sum", "transformer.py", {"self.embeddings(x,": "self.target_embeddings(x,"}, TRANSLATION
+    ),
+    "target positions that start at 1": everywhere(
+        "target_embeddings.sum",
+        "transformer.py",
+        {"None, None, first_position, probe": "None, None, first_position + 1, probe"},
+        TRANSLATION,
+    ),
+    "cross-attention by the weights of the self-attention": everywhere(
+        "decoder.layers.0.cross_attention.query",
+        "decoder.py",
+        {"self.cross_attention.attend(x": "self.self_attention.attend(x"},
+        TRANSLATION,
+    ),
+    "decoder without its feed-forward network": everywhere(
+        "decoder.layers.0.feed_forward.inner",
+        "decoder.py",
+        {'self.feed_forward(x, probe=under(probe, "feed_forward"))': "x"},
+        TRANSLATION,
+    ),
+    "last layer of the decoder skipped": everywhere(
+        "decoder.layers.1.pre_self_attention.norm",
+        "decoder.py",
+        {"enumerate(self.layers)": "enumerate(list(self.layers)[:-1])"},
+        TRANSLATION,
+    ),
+    "residual of the cross-attention from before the self-attention": everywhere(
+        "decoder.layers.0.post_cross_attention.residual",
+        "decoder.py",
+        {"        residual = x\n        x = self.pre_cross_attention": "        x = self.pre_cross_attention"},
+        TRANSLATION,
+    ),
+    "bias of the logits missing": everywhere(
+        "heads.logits",
+        "heads.py",
+        {"scores = self.logits(x)": "scores = self.logits(x) - self.logits.bias"},
+        TRANSLATION,
+    ),
+}

@@ -1,0 +1,74 @@
+"""Mutants: implementations with a planted bug, imported beside the healthy ones."""
+
+import importlib
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from triglot import impls
+from triglot.impls.model import Model
+from triglot.shared.checkpoint import Checkpoint
+
+SOURCES = Path(impls.__file__).parent
+
+Builder = Callable[[Checkpoint], Model]
+
+_numbers = count()
+
+
+@contextmanager
+def planted(framework: str, file: str, change: Mapping[str, str], dtype: str = "float32") -> Generator[Builder]:
+    """Change the source text of an implementation, and give a builder of its models.
+
+    Raises:
+        ValueError: the text to change is not there.
+    """
+    # A member of triglot.impls, so that relative imports work as in the original.
+    name = f"triglot.impls.mutant_{next(_numbers)}"
+    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+        package = Path(folder) / name.rsplit(".", 1)[-1]
+        shutil.copytree(SOURCES / impls.PACKAGES[framework], package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(SOURCES / "model.py", package)
+        source = (package / file).read_text()
+        for old, new in change.items():
+            if old not in source:
+                raise ValueError(f"{old!r} is not in {file}; update the bug")
+            source = source.replace(old, new)
+        (package / file).write_text(source)
+        try:
+            yield _builder(name, package, dtype)
+        finally:
+            for module in [module for module in sys.modules if module.startswith(name)]:
+                del sys.modules[module]
+
+
+def hidden(healthy: Builder, mutant: Builder) -> Builder:
+    """Return a builder of models whose bug shows only in their public methods: what a probe sees is healthy."""
+    return lambda checkpoint: _WithHealthyTrace(healthy(checkpoint), mutant(checkpoint))  # type: ignore[return-value]
+
+
+class _WithHealthyTrace:
+    def __init__(self, healthy: Model, mutant: Model) -> None:
+        self._mutant = mutant
+        self.trace, self.masks = healthy.trace, healthy.masks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mutant, name)
+
+
+def _builder(name: str, package: Path, dtype: str) -> Builder:
+    spec = importlib.util.spec_from_file_location(
+        name, package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    model, backend = (importlib.import_module(f"{name}.{module}") for module in ("model", "backend"))
+    return lambda checkpoint: model.Model(backend.Backend(checkpoint, "cpu", dtype, "eager"))

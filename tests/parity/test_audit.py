@@ -1,0 +1,109 @@
+"""The parity check catches and locates planted bugs.
+
+Each bug of the catalogue is planted in the source text of each framework's implementation, as a person would make it.
+The check has to catch it and name its place. ``make audit`` tries it with the weights and inputs of many seeds.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from triglot.impls import FRAMEWORKS
+from triglot.parity.audit.bug import ANNOTATED, ATTENTION, POST_NORM, PRE_NORM, PRE_TRAINING, PRENORM, TRANSLATION
+from triglot.parity.audit.catalogue import BUGS, INVISIBLE
+from triglot.parity.audit.mutants import planted
+from triglot.parity.audit.run import audit, judge
+from triglot.shared.arrays import HALVES
+
+# Bugs that 16 bits are too coarse to show: they change a value by less than eight times the noise.
+BLIND = {
+    "bfloat16": {"tanh GELU for the exact GELU", "masking value 1 % off"},
+    "float16": {"tanh GELU for the exact GELU"},
+}
+# A change of 2 %: bfloat16 shows it where it has accumulated, not in the step that makes it.
+ACCUMULATED = {"bfloat16": {"standard deviation with n instead of n - 1"}, "float16": set()}
+OTHER_DTYPES = ("bfloat16", "float64", "float16")
+COPIES = {
+    "post-norm": POST_NORM,
+    "attention": ATTENTION,
+    "pre-norm": PRE_NORM,
+    "pre-training": PRE_TRAINING,
+    "translation": TRANSLATION,
+    "annotated": ANNOTATED,
+    "prenorm": PRENORM,
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Plant each bug in one framework, and some in other dtypes; ``make audit`` takes all of them everywhere."""
+    thorough = metafunc.config.getoption("--seeds") > 1
+    names = set(metafunc.fixturenames)
+    if {"bug", "dtype"} <= names:
+        every = [(bug, dtype) for bug in BUGS for dtype in OTHER_DTYPES]
+        some = list(zip(list(BUGS)[::34], itertools.cycle(OTHER_DTYPES), strict=False))
+        some.append(("tanh GELU for the exact GELU", "float16"))
+        metafunc.parametrize(("bug", "dtype"), every if thorough else some)
+    elif {"bug", "planted_in"} <= names:
+        every = list(itertools.product(BUGS, FRAMEWORKS))
+        metafunc.parametrize(("bug", "planted_in"), every if thorough else every[:: len(FRAMEWORKS) + 1])
+    elif {"hidden", "planted_in"} <= names:
+        every = list(itertools.product([bug for bug in BUGS if bug not in INVISIBLE], FRAMEWORKS))
+        metafunc.parametrize(("hidden", "planted_in"), every if thorough else every[::10])
+    if "copied" in names:
+        some = list(COPIES) if thorough else list(COPIES)[:2]
+        metafunc.parametrize(("copied", "dtype"), list(itertools.product(some, ("float32", *HALVES))))
+
+
+def test_planted_bug_is_caught_and_located(bug, planted_in, pytestconfig):
+    for outcome in audit([planted_in], [bug], seeds=range(pytestconfig.getoption("--seeds"))):
+        assert outcome.verdict == "diverged", outcome
+        assert outcome.located, outcome
+
+
+def test_planted_bug_is_caught_in_a_program_without_a_probe(hidden, planted_in, pytestconfig):
+    """What the probe sees is healthy. Only the results of the public methods can show the bug."""
+    seeds = range(pytestconfig.getoption("--seeds"))
+    for outcome in audit([planted_in], [hidden], seeds=seeds, only_without_probe=True):
+        assert outcome.verdict == "diverged", outcome
+        assert outcome.located, outcome
+
+
+def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
+    (outcome,) = audit([framework], [bug], dtype=dtype)
+    if framework == "paddle" and dtype in HALVES:
+        assert outcome.verdict == "error", "Paddle now has 16-bit kernels on a CPU"
+        return
+    if bug in BLIND.get(dtype, ()):
+        assert outcome.verdict == "pass", "it is caught now: remove it from the list and from docs/parity.md"
+        return
+    assert outcome.verdict == "diverged"
+    assert outcome.located != (bug in ACCUMULATED.get(dtype, ()))
+
+
+def test_unchanged_copy_passes(copied, dtype, framework, make_checkpoint):
+    """The mutants fail because of their bugs, not because they are copies."""
+    with planted(framework, "attention.py", {}, dtype) as builder:
+        report = judge(framework, builder, make_checkpoint(COPIES[copied]), dtype=dtype)
+    assert report.verdict == ("error" if framework == "paddle" and dtype in HALVES else "pass")
+    assert not report.first_divergence
+
+
+def test_sum_in_place_passes(framework, make_checkpoint):
+    """It changes the value that the step before has shown, but not what was recorded. Arrays of JAX never change."""
+    in_place = {"x + residual": "x + residual" if framework == "jax" else "x.add_(residual)"}
+    with planted(framework, "process.py", in_place) as builder:
+        assert judge(framework, builder, make_checkpoint(POST_NORM)).verdict == "pass"
+
+
+def test_a_bug_that_no_longer_fits_the_source_is_refused(framework):
+    refused = pytest.raises(ValueError, match=r"'no such text' is not in attention\.py; update the bug")
+    with refused, planted(framework, "attention.py", {"no such text": "x"}):
+        pass
+
+
+def test_every_bug_changes_every_framework(framework):
+    assert len(BUGS) >= 100
+    assert all(old != new for bug in BUGS.values() for old, new in bug.change(framework).items())
+    assert set(INVISIBLE) < set(BUGS)
+    assert not any(np.isnan(tensor).any() for bug in BUGS.values() for tensor in bug.weights.values())
