@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from triglot import exit_codes
+from triglot.commands.audit import audit
 from triglot.commands.bench import bench
 from triglot.commands.doctor import doctor
 from triglot.commands.inspect import inspect
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (parity, bench, port, inspect, recipes, doctor, train, translate):
+for command in (parity, bench, port, inspect, recipes, doctor, train, translate, audit):
     app.command()(command)
 
 

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from triglot.parity import probes, unusual
+from triglot.parity.audit.report import AuditReport
 from triglot.parity.checks import API, END_TO_END, EXTREME, LOCAL, MASKS, QUIET, WORKER
 from triglot.parity.report import Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
@@ -87,6 +88,36 @@ def print_parity(report: Report) -> None:
 def parity_summary(report: Report) -> str:
     """Return the verdict and the reasons for it in one line."""
     return f"verdict: {report.verdict}; {'; '.join(_problems(report))}"
+
+
+def print_audit(report: AuditReport) -> None:
+    """Print a line for each bug, then a line for each rule."""
+    screen = console()
+    frameworks = list(dict.fromkeys(outcome.framework for outcome in report.outcomes))
+    lines = table(
+        Column("bug", overflow="fold"),
+        *number_columns("caught", "located"),
+        *word_columns("by check"),
+        *number_columns(*(f"{name}\nx budget" for name in frameworks), "in methods"),
+    )
+    for line in report.bug_lines:
+        lines.add_row(
+            line.bug,
+            f"{line.caught}/{line.tries}",
+            f"{line.located}/{line.tries}",
+            line.check,
+            *("-" if (used := line.times_budget[name]) is None else f"{used:,.3g}" for name in frameworks),
+            f"{line.caught_in_methods}/{line.tries_in_methods}",
+        )
+    if report.bug_lines:
+        screen.print(lines)
+        missed = [line.bug for line in report.bug_lines if line.caught < line.tries]
+        screen.print(f"not caught: {', '.join(missed)}" if missed else "every bug was caught")
+        screen.print()
+    rules = table(Column("rule", overflow="fold"), *number_columns("bugs caught", "alarms at correct code"))
+    for rule in report.rule_lines:
+        rules.add_row(rule.rule, f"{rule.bugs_caught}/{rule.bugs}", f"{rule.alarms}/{rule.correct_runs}")
+    screen.print(rules)
 
 
 def contents(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,7 +1,10 @@
-"""Plant the bugs of the catalogue, and see what the verdict says of each."""
+"""Plant the bugs of the catalogue, and see what the verdict and simpler rules say of each."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 
 import numpy as np
 
@@ -11,14 +14,20 @@ from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
 from triglot.parity.report import Report, worst
 from triglot.parity.run import compare, weights_for
+from triglot.parity.truth import Reference
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs import random_batch
+from triglot.shared.environment import cores, limit_threads
+from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize, perturb
 
+from . import rules
 from .mutants import Builder, hidden, planted
+from .wild import wild_checkpoint
 
 LENGTHS = (24, 11, 1, 17)  # of the rows of the given batch
+CHUNK = 10  # correct models that a process tries in a row
+NOTHING = ""  # in place of a bug: a correct implementation
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,8 @@ class Outcome:
 
     ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the first divergence,
     and ``check``: the check with the largest error there, ``times_budget``. ``located``: it is the right place, as a
-    local divergence.
+    local divergence. ``complaints``: which simpler rules complain (``rules.py``). A correct implementation has no bug;
+    its model is the wild one of the seed (``wild.py``).
     """
 
     bug: str
@@ -40,34 +50,91 @@ class Outcome:
     located: bool = False
     check: str = ""
     times_budget: float = 0.0
+    complaints: Mapping[str, bool] = field(default_factory=dict[str, bool])
 
 
-def audit(
-    frameworks: Sequence[str],
-    names: Sequence[str] = tuple(BUGS),
-    *,
-    dtype: str = "float32",
-    seeds: Sequence[int] = (0,),
-    only_without_probe: bool = False,
-) -> Iterator[Outcome]:
-    """Yield an outcome for every bug in every framework, once for each seed."""
+@dataclass(frozen=True)
+class Task:
+    """What one process does at a time: one bug, or a correct implementation, in one framework."""
+
+    bug: str
+    framework: str
+    dtype: str
+    seeds: Sequence[int]
+    only_without_probe: bool = False
+
+
+def tasks(frameworks: Sequence[str], bugs: Iterable[str], dtype: str, *, seeds: int, models: int) -> list[Task]:
+    """Return what to do for every framework: every bug with so many seeds, and so many correct models."""
+    work: list[Task] = []
     for framework in frameworks:
-        with planted(framework, "attention.py", {}, dtype) as healthy:
-            for name in names:
-                bug = BUGS[name]
-                with planted(framework, bug.file, bug.change(framework), dtype) as mutant:
-                    builder = hidden(healthy, mutant) if only_without_probe else mutant
-                    for seed in seeds:
-                        report = judge(framework, builder, checkpoint_of(bug, seed), seed, dtype)
-                        outcome = Outcome(name, framework, dtype, seed, only_without_probe, report.verdict)
-                        yield _located(outcome, bug, report)
+        for only_without_probe in (False, True) if seeds else ():
+            work += [Task(bug, framework, dtype, range(seeds), only_without_probe) for bug in bugs]
+        for first in range(0, models, CHUNK):
+            work.append(Task(NOTHING, framework, dtype, range(first, min(first + CHUNK, models))))
+    return work
+
+
+def run_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of every task, in order. ``jobs``: processes, each with one thread; None: one per core."""
+    before = dict(os.environ)
+    limit_threads(1)
+    try:
+        with ProcessPoolExecutor(jobs or cores(), get_context("spawn")) as pool:
+            yield from pool.map(run, work)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def run(task: Task) -> list[Outcome]:
+    """Return an outcome for every seed of a task."""
+    return list(_correct(task) if task.bug == NOTHING else _planted(task))
+
+
+def _planted(task: Task) -> Iterator[Outcome]:
+    bug = BUGS[task.bug]
+    with (
+        planted(task.framework, "attention.py", {}, task.dtype) as healthy,
+        planted(task.framework, bug.file, bug.change(task.framework), task.dtype) as mutant,
+    ):
+        builder = hidden(healthy, mutant) if task.only_without_probe else mutant
+        for seed in task.seeds:
+            yield _outcome(task, seed, builder, checkpoint_of(bug, seed), bug)
+
+
+def _correct(task: Task) -> Iterator[Outcome]:
+    with planted(task.framework, "attention.py", {}, task.dtype) as healthy:
+        for seed in task.seeds:
+            yield _outcome(task, seed, healthy, wild_checkpoint(seed), None)
+
+
+def _outcome(task: Task, seed: int, builder: Builder, checkpoint: Checkpoint, bug: Bug | None) -> Outcome:
+    report = judge(task.framework, builder, checkpoint, seed, task.dtype)
+    outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
+    if not task.only_without_probe and report.verdict != "error":
+        model, reference = builder(checkpoint), Reference(checkpoint, task.dtype)
+        found = rules.complaints(report, model, reference, [batch_of(checkpoint.config, seed)])
+        outcome = replace(outcome, complaints=found)
+    divergence = report.first_divergence.get(task.framework)
+    if divergence is None:
+        return outcome
+    row = worst(row for row in report.rows if row.name == divergence.name)
+    expected = bug.found_at if bug else ""
+    right = divergence.name.startswith("api.") if task.only_without_probe else divergence.name == expected
+    return replace(
+        outcome,
+        found_at=divergence.name,
+        located=right and divergence.kind == "local",
+        check=row.check,
+        times_budget=row.budget_used,
+    )
 
 
 def checkpoint_of(bug: Bug, seed: int) -> Checkpoint:
-    """Return the weights on which a bug is tried. No norm or bias in them is the identity."""
-    tensors = random_tensors(bug.config, seed)
+    """Return the weights on which a bug is tried."""
     spoilt = {name: tensor.astype(np.float32) for name, tensor in bug.weights.items()}
-    return Checkpoint(bug.config, {**tensors, **spoilt})
+    return Checkpoint(bug.config, {**random_tensors(bug.config, seed), **spoilt})
 
 
 def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
@@ -75,33 +142,22 @@ def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     return perturb(initialize(config, seed), seed)
 
 
+def batch_of(config: ModelConfig, seed: int) -> Batch:
+    """Return the inputs on which a bug is tried."""
+    lengths = [min(length, config.source_max_length) for length in LENGTHS]
+    return random_batch(config, lengths, np.random.default_rng([seed, 2]))
+
+
 def judge(framework: str, builder: Builder, checkpoint: Checkpoint, seed: int = 0, dtype: str = "float32") -> Report:
     """Return the report of a parity run of the models that ``builder`` builds, in this process."""
     weights = weights_for(checkpoint, dtype, seed)
-    config = checkpoint.config
-    lengths = [min(length, config.source_max_length) for length in LENGTHS]
     return compare(
         weights,
-        [random_batch(config, lengths, np.random.default_rng([seed, 2]))],
+        [batch_of(checkpoint.config, seed)],
         [Subject(framework, "eager", dtype)],
         LocalPool({framework: builder}, weights),
         seed=seed,
         digest=checkpoint.digest,
         model="mutant",
         inputs="random tokens",
-    )
-
-
-def _located(outcome: Outcome, bug: Bug, report: Report) -> Outcome:
-    divergence = report.first_divergence.get(outcome.framework)
-    if divergence is None:
-        return outcome
-    row = worst(row for row in report.rows if row.name == divergence.name)
-    right = divergence.name.startswith("api.") if outcome.only_without_probe else divergence.name == bug.found_at
-    return replace(
-        outcome,
-        found_at=divergence.name,
-        located=right and divergence.kind == "local",
-        check=row.check,
-        times_budget=row.budget_used,
     )

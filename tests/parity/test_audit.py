@@ -13,7 +13,7 @@ from triglot.impls import FRAMEWORKS
 from triglot.parity.audit.bug import ANNOTATED, ATTENTION, POST_NORM, PRE_NORM, PRE_TRAINING, PRENORM, TRANSLATION
 from triglot.parity.audit.catalogue import BUGS, INVISIBLE
 from triglot.parity.audit.mutants import planted
-from triglot.parity.audit.run import audit, judge
+from triglot.parity.audit.run import Task, judge, run
 from triglot.shared.arrays import HALVES
 
 # Bugs that 16 bits are too coarse to show: they change a value by less than eight times the noise.
@@ -56,7 +56,7 @@ def pytest_generate_tests(metafunc):
 
 
 def test_planted_bug_is_caught_and_located(bug, planted_in, pytestconfig):
-    for outcome in audit([planted_in], [bug], seeds=range(pytestconfig.getoption("--seeds"))):
+    for outcome in run(Task(bug, planted_in, "float32", range(pytestconfig.getoption("--seeds")))):
         assert outcome.verdict == "diverged", outcome
         assert outcome.located, outcome
 
@@ -64,13 +64,13 @@ def test_planted_bug_is_caught_and_located(bug, planted_in, pytestconfig):
 def test_planted_bug_is_caught_in_a_program_without_a_probe(hidden, planted_in, pytestconfig):
     """What the probe sees is healthy. Only the results of the public methods can show the bug."""
     seeds = range(pytestconfig.getoption("--seeds"))
-    for outcome in audit([planted_in], [hidden], seeds=seeds, only_without_probe=True):
+    for outcome in run(Task(hidden, planted_in, "float32", seeds, only_without_probe=True)):
         assert outcome.verdict == "diverged", outcome
         assert outcome.located, outcome
 
 
 def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
-    (outcome,) = audit([framework], [bug], dtype=dtype)
+    (outcome,) = run(Task(bug, framework, dtype, [0]))
     if framework == "paddle" and dtype in HALVES:
         assert outcome.verdict == "error", "Paddle now has 16-bit kernels on a CPU"
         return

@@ -5,7 +5,9 @@ They have every kind, masking and process, hidden sizes of 8 to 256 and up to 12
 biases ban a token.
 """
 
+import math
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +22,9 @@ FLOAT32_LOWEST = -3.4028234663852886e38
 RECIPES = ("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
 
 
+Choice = TypeVar("Choice")
+
+
 class Draw:
     """Random choices from one seed."""
 
@@ -30,19 +35,25 @@ class Draw:
         """Return an integer from ``low`` to ``high``."""
         return int(self.generator.integers(low, high + 1))
 
-    def one_of(self, *choices):
+    def one_of(self, *choices: Choice) -> Choice:
         """Return one of ``choices``."""
         return choices[int(self.generator.integers(len(choices)))]
 
     def scale(self, low: float, high: float) -> float:
         """Return a number between ``low`` and ``high``, all orders of magnitude alike."""
-        return float(np.exp(self.generator.uniform(np.log(low), np.log(high))))
+        return math.exp(self.generator.uniform(math.log(low), math.log(high)))
 
 
 def wild_config(seed: int) -> ModelConfig:
     """Return a configuration with random sizes and variants."""
     draw = Draw(seed)
     base = recipe(draw.one_of(*RECIPES))
+    masking: dict[str, Any] = draw.one_of(
+        {"masking": "exclude", "masking_value": None},
+        {"masking": "fill", "masking_value": draw.one_of(-1e9, -1e4, -30.0)},
+        {"masking": "add", "masking_value": draw.one_of(-1e9, -1e4, -30.0)},
+        {"masking": draw.one_of("add", "fill"), "masking_value": FLOAT32_LOWEST},
+    )
     base = replace(
         base,
         shared_embeddings=False,  # may be drawn below
@@ -55,12 +66,7 @@ def wild_config(seed: int) -> ModelConfig:
         norm_eps=draw.one_of(1e-12, 1e-6, 1e-5, 1e-2),
         projection_bias=draw.one_of(True, False),
         output_bias=draw.one_of(True, False),
-        **draw.one_of(
-            {"masking": "exclude", "masking_value": None},
-            {"masking": "fill", "masking_value": draw.one_of(-1e9, -1e4, -30.0)},
-            {"masking": "add", "masking_value": draw.one_of(-1e9, -1e4, -30.0)},
-            {"masking": draw.one_of("add", "fill"), "masking_value": FLOAT32_LOWEST},
-        ),
+        **masking,
     )
     if base.kind == "attention":
         return replace(base, target_max_length=draw.between(1, 48))
@@ -123,7 +129,7 @@ def wild_checkpoint(seed: int) -> Checkpoint:
         if kind in ("scaled", "mixed") and role in ("linear_weight", "embedding"):
             values = values * (scale if kind == "scaled" else draw.scale(1e-3, 1e2))
         if kind in ("outliers", "mixed") and role in ("linear_weight", "scale"):
-            outlying = draw.generator.random(values.shape[-1]) < 0.05
+            outlying = np.less(draw.generator.random((values.shape[-1],)), 0.05)
             values = values * np.where(outlying, draw.scale(10, 1e3), 1.0)
         if kind in ("flat", "mixed") and role == "embedding" and draw.one_of(True, False):
             values = values * 1e-6 + draw.one_of(0.0, 1.0)

@@ -1,0 +1,121 @@
+"""What an audit found: per bug, and per rule."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from triglot.shared.environment import environment
+
+from .catalogue import INVISIBLE
+from .rules import NAMES
+from .run import NOTHING, Outcome
+
+SCHEMA = "triglot.audit/1"
+VERDICT = "the verdict of triglot parity"
+
+
+@dataclass(frozen=True)
+class BugLine:
+    """One bug over all its tries: how many were caught and located, by which check mostly, and by how much at least.
+
+    ``times_budget``: the least error by framework, in multiples of the budget; None if it was NaN or a missing value.
+    ``caught_in_methods``: how many tries
+    were caught of those where only the public methods had the bug.
+    """
+
+    bug: str
+    tries: int
+    caught: int
+    located: int
+    check: str
+    times_budget: dict[str, float | None]
+    tries_in_methods: int
+    caught_in_methods: int
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """One rule over all tries: the bugs that it always catches, and its alarms at correct implementations."""
+
+    rule: str
+    bugs: int
+    bugs_caught: int
+    correct_runs: int
+    alarms: int
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """All outcomes of an audit."""
+
+    outcomes: Sequence[Outcome]
+
+    @property
+    def bug_lines(self) -> list[BugLine]:
+        """A line for each bug."""
+        names = dict.fromkeys(outcome.bug for outcome in self.outcomes if outcome.bug != NOTHING)
+        return [self._bug_line(name) for name in names]
+
+    @property
+    def rule_lines(self) -> list[RuleLine]:
+        """A line for each rule, ours first."""
+        planted = [outcome for outcome in self.outcomes if outcome.bug != NOTHING and not outcome.only_without_probe]
+        correct = [outcome for outcome in self.outcomes if outcome.bug == NOTHING]
+        bugs = set(outcome.bug for outcome in planted)
+        lines: list[RuleLine] = []
+        for rule in (VERDICT, *NAMES):
+            missed = {outcome.bug for outcome in planted if not complains(outcome, rule)}
+            alarms = sum(complains(outcome, rule) for outcome in correct)
+            lines.append(RuleLine(rule, len(bugs), len(bugs - missed), len(correct), alarms))
+        return lines
+
+    @property
+    def sound(self) -> bool:
+        """Whether every bug that can be seen was caught, and no correct implementation raised an alarm."""
+        return all(
+            (outcome.verdict == "diverged") == (outcome.bug != NOTHING)
+            for outcome in self.outcomes
+            if outcome.verdict != "error" and not (outcome.only_without_probe and outcome.bug in INVISIBLE)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON types."""
+        return {
+            "schema": SCHEMA,
+            "environment": environment(),
+            "sound": self.sound,
+            "bugs": [asdict(line) for line in self.bug_lines],
+            "rules": [asdict(line) for line in self.rule_lines],
+            "invisible_in_methods": INVISIBLE,
+        }
+
+    def _bug_line(self, bug: str) -> BugLine:
+        own = [outcome for outcome in self.outcomes if outcome.bug == bug]
+        tries = [outcome for outcome in own if not outcome.only_without_probe]
+        in_methods = [outcome for outcome in own if outcome.only_without_probe]
+        caught = [outcome for outcome in tries if outcome.verdict == "diverged"]
+        checks = Counter(outcome.check for outcome in caught).most_common(1)
+        return BugLine(
+            bug=bug,
+            tries=len(tries),
+            caught=len(caught),
+            located=sum(outcome.located for outcome in tries),
+            check=checks[0][0] if checks else "",
+            times_budget={
+                framework: _finite(min(outcome.times_budget for outcome in tries if outcome.framework == framework))
+                for framework in dict.fromkeys(outcome.framework for outcome in tries)
+            },
+            tries_in_methods=len(in_methods),
+            caught_in_methods=sum(outcome.verdict == "diverged" for outcome in in_methods),
+        )
+
+
+def complains(outcome: Outcome, rule: str) -> bool:
+    """Return whether a rule complains about what was tried."""
+    return outcome.verdict == "diverged" if rule == VERDICT else outcome.complaints.get(rule, False)
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
