@@ -24,7 +24,7 @@ Role = Literal["embedding", "linear_weight", "bias", "scale"]
 
 TOKEN_TABLE = "embeddings.token.weight"
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
-SHOWN_PROBLEMS = 6  # in an error message
+SHOWN_PROBLEMS = 8  # in an error message
 FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
 
 OUTPUT = "output"  # of the encoder, returned by ``encode``

@@ -185,7 +185,9 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
 
 
 def test_unknown_fields_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"unknown field dropout, layer; expected kind, hidden_size,"):
+    with pytest.raises(
+        ConfigError, match=r"unknown field dropout, layer; did you mean 'residual_dropout'.*expected kind, hidden_size,"
+    ):
         ModelConfig.from_dict({**BERT.to_dict(), "layer": 2, "dropout": 0.1})
 
 
@@ -523,7 +525,10 @@ def test_a_tiny_sibling_differs_only_in_its_sizes(name):
 
 
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"^unknown recipe 'bert'; expected one of translation, prenorm, annotated,"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^unknown recipe 'bert'; did you mean 'bert-base'. expected one of translation, prenorm, annotated,",
+    ):
         recipe("bert")
 
 
