@@ -8,6 +8,7 @@
 # make help         print this list
 #
 # Long proofs:
+# make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
 # make fuzz         read a million damaged checkpoints
 # make audit        run planted bugs with 20 seeds each, and correct code with many seeds, shapes and number formats
 # make articles     run the articles' own code at the sizes of the papers
@@ -27,7 +28,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
+.PHONY: browser parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -42,6 +43,10 @@ lint: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000
+
+browser: $(READY)
+	command -v chromium || apt-get install -y --no-install-recommends chromium
+	$(BIN)/pytest --browser chromium -m browser tests/parity/test_page.py
 
 audit: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml \

@@ -1,5 +1,6 @@
 """Judge what every framework gives in a check, and confirm divergences."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ class Comparison:
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self._subjects = {subject.framework: subject for subject in subjects}
         self._diverged: set[str] = set()
+        # How much larger the noise of the whole model is than that of each step alone, on the first inputs.
+        self.amplification: dict[str, float] = {}
 
     def judge(
         self,
@@ -31,6 +34,8 @@ class Comparison:
     ) -> Iterator[Row]:
         """Yield a row for every value that every framework gives in a check."""
         noise: Results = reference.noise_of_steps(check.batch, truth.values) if check.steps else {}
+        if not self.amplification:
+            self.amplification = _ratios(truth.noise, noise)
         for framework, result in results:
             if isinstance(result, WorkerError):
                 yield failure(self._subjects[framework], check, result)
@@ -76,6 +81,12 @@ class Comparison:
     def _note(self, subject: Subject, rows: Iterable[Row]) -> None:
         if _exceeds(rows):
             self._diverged.add(subject.framework)
+
+
+def _ratios(whole: Results, alone: Results) -> dict[str, float]:
+    """Return the ratio of the largest entries of each value, where both are known and finite."""
+    largest = {name: (float(whole[name].max(initial=0)), float(noise.max(initial=0))) for name, noise in alone.items()}
+    return {name: a / b for name, (a, b) in largest.items() if math.isfinite(a) and math.isfinite(b) and b > 0}
 
 
 def _exceeds(rows: Iterable[Row]) -> bool:

@@ -78,7 +78,11 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a parity run found. ``first_divergence`` maps each framework that diverged to the place."""
+    """Everything that a parity run found.
+
+    ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
+    larger the noise of the whole model is than the noise of the step alone, on the first inputs.
+    """
 
     model: str
     inputs: str
@@ -88,6 +92,7 @@ class Report:
     frameworks: tuple[str, ...]
     rows: tuple[Row, ...]
     first_divergence: dict[str, Divergence] = field(default_factory=lambda: {})
+    amplification: dict[str, float] = field(default_factory=lambda: {})
 
     @property
     def verdict(self) -> Verdict:
@@ -117,4 +122,5 @@ class Report:
             "verdict": self.verdict,
             "checks": [{name: getattr(row, name) for name in ROW_FIELDS} for row in self.rows],
             "first_divergence": {name: asdict(divergence) for name, divergence in self.first_divergence.items()},
+            "amplification": self.amplification,
         }

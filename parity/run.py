@@ -180,6 +180,7 @@ def compare(
         environment={**environment(), "workers": dict(pool.environments)},
         frameworks=tuple(frameworks),
         rows=tuple(rows),
+        amplification=comparison.amplification,
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
 

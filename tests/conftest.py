@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 
 # Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
@@ -54,6 +55,7 @@ def pytest_addoption(parser):
         help="training steps in each framework",
     )
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
+    parser.addoption("--browser", default="", help="the Chromium that opens pages")
     parser.addoption("--mutations", default=10_000, type=int, help="damaged checkpoints to read")
 
 
@@ -86,9 +88,11 @@ def pytest_collection_modifyitems(config, items):
                     f"{item.path.stem} {parameters.get('framework', parameters.get('planted_in', ''))}"
                 )
             )
-    if config.getoption("--seeds") == 1 and (audits := [item for item in items if item.get_closest_marker("audit")]):
-        config.hook.pytest_deselected(items=audits)
-        items[:] = [item for item in items if item not in audits]
+    long = {"audit": config.getoption("--seeds") > 1, "browser": config.getoption("--browser")}
+    for mark in [mark for mark, wanted in long.items() if not wanted]:
+        if left_out := [item for item in items if item.get_closest_marker(mark)]:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish():
@@ -205,3 +209,17 @@ def workplace(tmp_path, monkeypatch):
 
 def _frameworks(config):
     return config.getoption("--frameworks").split(",")
+
+
+@pytest.fixture
+def browser(pytestconfig):
+    """A function that opens a page in a real browser, without a screen, and returns what the browser made of it."""
+
+    def open_page(path):
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom")
+        command = [pytestconfig.getoption("--browser"), *options, path.as_uri()]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "Uncaught" not in result.stderr
+        return result.stdout
+
+    return open_page

@@ -1,5 +1,6 @@
 """``triglot parity``: compare the frameworks with the float64 reference."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,7 @@ from triglot.commands.options import (
     configuration,
     name_value_pairs,
 )
-from triglot.commands.output import check_output, show, shows_tables, write_json
+from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
 
 
 def parity(
@@ -50,6 +51,7 @@ def parity(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per framework. Default: one per core.")] = None,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds that a framework may take for a check.")] = 300,
     json_file: JsonOption = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write heat maps as one HTML page.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Prove that all frameworks compute the same.
@@ -57,10 +59,15 @@ def parity(
     The float64 reference is the truth. If a framework diverges from it, show the first value that does.
     """
     from triglot import tables  # noqa: PLC0415
+    from triglot.parity import page  # noqa: PLC0415
     from triglot.parity.run import BATCH_SIZE, BATCHES  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
     check_output(json_file, model, inputs, config)
+    if html:
+        check_apart(json_file, html)
+        check_not_input(html, model, inputs, config)
+        page.check_page(html)
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
     if inputs is None:
@@ -84,6 +91,8 @@ def parity(
             progress=on_progress,
         )
     write_json(json_file, report.to_dict())
+    if html:
+        page.write_page(report, html, shlex.join(["triglot", *sys.argv[1:]]))
     # Without any result there is nothing to show but the reasons.
     tables_shown = shows_tables(json_file, quiet=quiet) and report.verdict != "error"
     if tables_shown:
