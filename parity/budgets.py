@@ -92,6 +92,11 @@ def noise_of_mean(mean: float, terms: int) -> float:
     return mean * UNIT_ROUNDOFF["float32"] * terms**0.5 / 3
 
 
+def rounding_of_constant() -> float:
+    """Return the rounding error of a constant of Adam, 0.9 or 0.999, which frameworks may keep in float32."""
+    return 2.0**-25
+
+
 def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
     """Return the rounding error of Adam's first step on a weight of this magnitude, whatever its gradient.
 

@@ -1,4 +1,4 @@
-"""What the harness runs: the checks, and what an implementation returns in one of them.
+"""The forward passes that the harness runs.
 
 ``end_to_end``      the whole model on the given inputs; every named value is the model's own
 ``local``           each step of these runs again, judged on what it really received (see ``judge.py``)
@@ -10,47 +10,33 @@
 ``api``             what ``encode``, ``heads``, ``forward`` and ``attend`` return, and the weights, bit for bit
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
-from triglot.impls.model import Model
 from triglot.shared.arrays import Array, Bools, representable
-from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs import (
-    AttentionBatch,
-    Batch,
-    EncoderBatch,
-    PairBatch,
-    fit_dtype,
-    random_batch,
-)
+from triglot.shared.inputs import Batch, PairBatch, fit_dtype, random_batch
 from triglot.shared.model import masks
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import named_values, parameters
 
 from . import probes, unusual
-from .revealing import Revealing, offset, quiet_scale
+from .output_names import API, MASKS
+from .revealing import Weights, offset, quiet_scale
 
-MASKS = "masks"
-API = "api"
 WORKER = "worker"  # not a check: the row of a framework that died or could not be built
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)
 QUIET, EXTREME = "quiet", "extreme"
 CHECKS = (MASKS, API, END_TO_END, *LOCAL_CHECKS, *unusual.NAMES, QUIET, EXTREME)
+# The kind of check (``shared/choices.py``) to which each check belongs; those that are not here are kinds themselves.
+KINDS = {
+    **dict.fromkeys(LOCAL_CHECKS, "steps"),
+    **dict.fromkeys((API, END_TO_END, *unusual.NAMES, QUIET, EXTREME), "forward"),
+}
 LENGTHS = (24, 11, 1, 17)  # of the rows of most batches
-
-ENCODE = f"{API}.encode"
-FORWARD = f"{API}.forward"
-ATTEND = f"{API}.attend"
-AVERAGED_WEIGHTS = f"{API}.attend.weights"
-CHANGED_WEIGHTS = f"{API}.weights"  # the number of tensors that differ from the checkpoint's
-
-Weights = Literal["given", "perturbed"] | Revealing
 
 
 @dataclass(frozen=True)
@@ -77,7 +63,7 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
     are. Most batches have the same shape, because some frameworks compile their programs anew for every shape.
     """
     generator = np.random.default_rng([seed, 1])
-    lengths = [min(config.source_max_length, length) for length in LENGTHS]
+    lengths = row_lengths(config)
     checks = [Check(END_TO_END, batch, "given") for batch in batches]
     checks[0] = replace(checks[0], methods=True, steps=True)
     checks += [
@@ -94,17 +80,17 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
         checks.append(Check(QUIET, quiet, "quiet", methods=True, steps=True))
     extreme = unusual.shifted(random_batch(shallow, lengths, generator), offset(config, dtype))
     checks.append(Check(EXTREME, extreme, "extreme", methods=True))
-    return [replace(check, batch=_rounded(check.batch, dtype)) for check in checks]
+    return [replace(check, batch=rounded_batch(check.batch, dtype)) for check in checks]
 
 
-def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
-    """Return where the named value is judged: at real tokens, as a mask that broadcasts to it. None: everywhere.
+def row_lengths(config: ModelConfig) -> list[int]:
+    """Return the lengths of the rows of most batches."""
+    return [min(config.source_max_length, length) for length in LENGTHS]
 
-    A step that receives fresh values is judged at padding too, because its inputs are defined there.
-    """
-    if check.values in probes.KINDS:
-        return None
-    valid = check.batch.real_tokens()
+
+def judged_tokens(name: str, batch: Batch, config: ModelConfig) -> Bools | None:
+    """Return where the named value is judged: at real tokens, as a mask that broadcasts to it. None: everywhere."""
+    valid = batch.real_tokens()
     selected: Bools | None = None
     axes = named_values(config)[name].axes
     for axis, meaning in enumerate(axes):
@@ -116,24 +102,6 @@ def judged_tokens(name: str, check: Check, config: ModelConfig) -> Bools | None:
     return selected
 
 
-def run(
-    model: Model, checkpoint: Checkpoint, inputs: Batch, replaced: Mapping[str, Array], *, methods: bool
-) -> dict[str, Array]:
-    """Return what an implementation returns in a check.
-
-    That is every named value, and its masks as ``masks.<name>``. With ``methods``, it is also what its public methods
-    return, as ``api.<name>``.
-    """
-    results = dict(model.trace(inputs, replaced))
-    results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(inputs.valid).items()})
-    if isinstance(inputs, PairBatch):
-        results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(inputs.target_valid).items()})
-    if methods:
-        results |= _call_methods(model, inputs)
-        results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
-    return results
-
-
 def expected_masks(inputs: Batch) -> dict[str, Array]:
     """Return the canonical masks of a batch as ``masks.<name>``."""
     expected = {f"{MASKS}.{name}": mask for name, mask in masks.all_masks(inputs.valid).items()}
@@ -142,26 +110,7 @@ def expected_masks(inputs: Batch) -> dict[str, Array]:
     return expected
 
 
-def _call_methods(model: Model, inputs: Batch) -> dict[str, Array]:
-    if isinstance(inputs, AttentionBatch):
-        vectors = (inputs.query, inputs.key, inputs.value)
-        output, averaged = model.attend(*vectors, inputs.allowed, inputs.valid, inputs.bias)
-        return {ATTEND: output, AVERAGED_WEIGHTS: averaged}
-    if isinstance(inputs, PairBatch):
-        scores = model.forward(inputs.source, inputs.target, inputs.valid, inputs.target_valid)
-        return {ENCODE: model.encode(inputs.source, inputs.valid), FORWARD: scores}
-    assert isinstance(inputs, EncoderBatch)
-    arguments = inputs.source, inputs.valid, inputs.segment_ids, inputs.task_ids
-    heads = {f"{API}.heads.{name}": value for name, value in model.heads(*arguments).items()}
-    return {ENCODE: model.encode(*arguments), **heads}
-
-
-def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -> Array:
-    names = weights.keys() | tensors.keys()
-    return np.array(sum(not np.array_equal(weights.get(name, ()), tensors.get(name, ())) for name in names))
-
-
-def _rounded(inputs: Batch, dtype: str) -> Batch:
+def rounded_batch(inputs: Batch, dtype: str) -> Batch:
     """Return the batch with its vectors rounded to ``dtype``."""
     vectors = {name: array for name, array in inputs.arrays().items() if array.dtype.kind == "f"}
     if dtype == "float64" or not vectors:

@@ -27,18 +27,21 @@ from .truth import Reference, measure_noise
 class GenerationTruth:
     """The truth for generated ids (B, T): how far each id scores below the best one at its place.
 
+    ``length``: T; None, or too long: the maximum of the model.
+
     Raises:
         FrameworkError: a score is not finite in ``dtype``, or not even in float64.
     """
 
-    def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str, length: int | None = None) -> None:
         assert isinstance(batch, PairBatch)
         reference = Reference(checkpoint, dtype)
         self._model = reference.model
         self._batch = batch
         self._start, self._end, self._pad = checkpoint.config.special_ids
         # Called as the arms are: with the batch's own padding, because a random token may be the pad id.
-        ids = self._model.prepare("generation", batch)()
+        source, longest = (batch.source, batch.valid), checkpoint.config.target_max_length
+        ids = self._model.backend.generator.generate(*source, min(length or longest, longest), cached=True)
         self._shape = ids.shape
         # An arm chooses the token that it scores highest. Its score of that token and its score of the true best may
         # each be off by the budget of a score.

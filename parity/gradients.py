@@ -16,6 +16,7 @@ import numpy as np
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import Batch, EncoderBatch, PairBatch
+from triglot.shared.model.config import DROPOUT_RATES
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 from .budgets import DERIVATIVE_UNITS, EXPLAINED, LEAST_GRADIENT, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
@@ -51,13 +52,46 @@ class GradientTruth:
         return budget(noise_in(dtype, noise), float(np.abs(self.values[neighbour]).max()), dtype)
 
 
-def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: int = 0) -> GradientTruth:
+@dataclass(frozen=True)
+class Measurement:
+    """The loss and the gradients in float64, how far those in float32 are from them, and how far rounding explains.
+
+    ``noise_of_loss``: the least noise of the loss.
+    """
+
+    values: Mapping[str, Array]
+    noise: Mapping[str, float]
+    explained: Mapping[str, float]
+    noise_of_loss: float
+
+    def unexplained(self) -> list[str]:
+        """Return the names of the values whose noise is larger than rounding explains."""
+        truth = GradientTruth(self.values, self.explained)
+        return [name for name, error in self.noise.items() if not error <= EXPLAINED * truth.budget(name, "float32")]
+
+    def truth(self) -> GradientTruth:
+        """Return the truth. Where the noise is larger than rounding explains, it is what rounding explains."""
+        noise = {**self.noise, **{name: self.explained[name] for name in self.unexplained()}}
+        return GradientTruth(self.values, {**noise, LOSS: max(noise[LOSS], self.noise_of_loss)})
+
+
+def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive) -> GradientTruth:
     """Return the float64 gradients of ``derive``, which the reference has to confirm, and their noise.
 
     Raises:
         NoiseError: the float32 gradients are further off than rounding explains.
     """
-    values = name_gradients(*derive(checkpoint, batch, {}, "float64"))
+    measured = measure(checkpoint, batch, derive, {})
+    for name in measured.unexplained():
+        raise NoiseError(f"in float32, {name} is off by {measured.noise[name]:.3g}, more than rounding explains")
+    return measured.truth()
+
+
+def measure(
+    checkpoint: Checkpoint, batch: Batch, derive: Derive, dropout_masks: Mapping[str, Array], seed: int = 0
+) -> Measurement:
+    """Return the float64 gradients of ``derive`` and their noise."""
+    values = name_gradients(*derive(checkpoint, batch, dropout_masks, "float64"))
 
     def errors(weights: Checkpoint, masks: Mapping[str, Array], dtype: str) -> dict[str, float]:
         gradients = name_gradients(*derive(weights, batch, masks, dtype))
@@ -66,23 +100,19 @@ def gradient_truth(checkpoint: Checkpoint, batch: Batch, derive: Derive, seed: i
     # Every value with a dropout is multiplied by a mask, forward and backward. Masks around 1 therefore move the values
     # in every framework. This does not show the rounding error of a backward sum that is zero in theory, such as the
     # sum over a softmax: there float32 measured 9 times this noise, and at most twice this noise elsewhere.
-    config = dataclasses.replace(checkpoint.config, **dict.fromkeys(_dropout_rates(checkpoint), 0.5))
+    config = dataclasses.replace(checkpoint.config, **dict.fromkeys(DROPOUT_RATES, 0.5))
     generator = np.random.default_rng(seed)
     drawn = draw_dropout_masks(config, batch, generator).items()
-    masks = {name: _moved(np.ones(mask.shape), generator) for name, mask in drawn}
+    masks = {name: _moved(dropout_masks.get(name, np.ones(mask.shape)), generator) for name, mask in drawn}
     moved = {name: _moved(tensor, generator) for name, tensor in checkpoint.tensors.items()}
-    explained = GradientTruth(values, errors(Checkpoint(config, moved), masks, "float64"))
+    explained = errors(Checkpoint(config, moved), masks, "float64")
 
     def rounded_errors(_: int) -> dict[str, float]:
         moved = {name: _moved(tensor, generator).astype(np.float32) for name, tensor in checkpoint.tensors.items()}
-        return errors(Checkpoint(checkpoint.config, moved), {}, "float32")
+        return errors(Checkpoint(checkpoint.config, moved), dropout_masks, "float32")
 
-    noise = measure_noise(values, rounded_errors)
-    for name, error in noise.items():
-        if not error <= EXPLAINED * explained.budget(name, "float32"):
-            raise NoiseError(f"in float32, {name} is off by {error:.3g}, more than rounding explains")
-    noise[LOSS] = max(noise[LOSS], noise_of_mean(float(values[LOSS]), _terms(batch)))
-    return GradientTruth(values, noise)
+    noise_of_loss = noise_of_mean(float(values[LOSS]), _terms(batch))
+    return Measurement(values, measure_noise(values, rounded_errors), explained, noise_of_loss)
 
 
 def disagreement(
@@ -90,12 +120,13 @@ def disagreement(
     gradients: Mapping[str, Array],
     true_loss: float,
     derivative: Callable[[Mapping[str, Array]], float],
+    only: str | None = None,
     seed: int = 0,
 ) -> float:
     """Return how far a float64 loss and its gradients are from the reference's, in units of the rounding of both.
 
-    ``true_loss`` is the loss of the reference, and ``derivative`` its derivative along a direction. Up to 1 they agree;
-    with NaN they never do.
+    ``true_loss`` is the loss of the reference, and ``derivative`` its derivative along a direction. ``only``: move no
+    other parameter. Up to 1 they agree; with NaN they never do.
     """
     if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
         return float("inf")
@@ -109,6 +140,7 @@ def disagreement(
         direction = {
             name: generator.choice([-1.0, 1.0], gradient.shape) / max(lengths[name], shortest)
             for name, gradient in gradients.items()
+            if only in (None, name)
         }
         terms = {name: gradient * direction[name] for name, gradient in gradients.items()}
         scale = sum(float(np.abs(products).sum()) for products in terms.values())
@@ -130,8 +162,3 @@ def _terms(batch: Batch) -> int:
 def _moved(array: Array, generator: np.random.Generator) -> Array:
     """Return the array in float64 with each entry moved by up to one unit in the last place of float32."""
     return array.astype(np.float64) * (1 + generator.uniform(-ULP, ULP, array.shape))
-
-
-def _dropout_rates(checkpoint: Checkpoint) -> list[str]:
-    """Return the fields of a configuration that hold a dropout rate."""
-    return [field.name for field in dataclasses.fields(checkpoint.config) if field.name.endswith("_dropout")]

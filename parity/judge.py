@@ -7,24 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triglot.shared.arrays import Array, Bools
+from triglot.shared.choices import CHECKS
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
 from triglot.shared.worker import WorkerError
 
-from .checks import (
-    API,
-    ATTEND,
-    AVERAGED_WEIGHTS,
-    CHANGED_WEIGHTS,
-    ENCODE,
-    FORWARD,
-    LOCAL_CHECKS,
-    MASKS,
-    WORKER,
-    Check,
-    expected_masks,
-    judged_tokens,
-)
+from .checks import KINDS, LOCAL_CHECKS, WORKER, Check, expected_masks, judged_tokens
+from .output_names import API, ATTEND, AVERAGED_WEIGHTS, CHANGED_WEIGHTS, ENCODE, FORWARD, MASKS
 from .report import Divergence, Judgement, Row, worst
 from .scopes import scopes_of, worst_share
 from .truth import Truth, as_received, distances
@@ -44,14 +33,14 @@ def judge_check(
 ) -> list[Row]:
     """Return a row for each expected value, whether it is there or missing, and for each unexpected one."""
     masks = expected_masks(check.batch)
-    rows = [_row(subject, MASKS, judge_exact(name, results.get(name), mask)) for name, mask in masks.items()]
+    rows = [to_row(subject, MASKS, judge_exact(name, results.get(name), mask)) for name, mask in masks.items()]
     rows += judge_steps(subject, check.name, check, truth, results, config)
     if check.methods:
-        rows += [_row(subject, API, judgement) for judgement in _judge_methods(subject, truth, results, config)]
+        rows += [to_row(subject, API, judgement) for judgement in _judge_methods(subject, truth, results, config)]
     expected = {row.name for row in rows}
     unexpected = [name for name in results if name not in expected]
     reason = "the reference has no such value"
-    return rows + [_row(subject, check.name, diverged(name, reason)) for name in unexpected]
+    return rows + [to_row(subject, check.name, diverged(name, reason)) for name in unexpected]
 
 
 def judge_steps(
@@ -59,7 +48,7 @@ def judge_steps(
 ) -> list[Row]:
     """Return a row for each expected value, whether it is there or missing."""
     return [
-        _row(
+        to_row(
             subject,
             check_name,
             judge_value(
@@ -69,7 +58,8 @@ def judge_steps(
                 name,
                 subject,
                 config,
-                judged_tokens(name, check, config),
+                # Fresh values are defined at padding too.
+                judged_tokens(name, check.batch, config) if check.values is None else None,
                 narrow=check_name in LOCAL_CHECKS,
             ),
         )
@@ -142,10 +132,9 @@ def diverged(name: str, reason: str) -> Judgement:
     return Judgement(name=name, verdict="diverged", reason=reason)
 
 
-def failure(subject: Subject, check: Check, error: WorkerError) -> Row:
+def failure(subject: Subject, check: str, error: WorkerError) -> Row:
     """Return the row of a framework that gave no results: in this check, or, if it died, in all that follow."""
-    name = WORKER if error.fatal else check.name
-    return _row(subject, name, Judgement(name="", verdict="error", reason=str(error)))
+    return to_row(subject, WORKER if error.fatal else check, Judgement(name="", verdict="error", reason=str(error)))
 
 
 def merge(rows: Iterable[Row]) -> list[Row]:
@@ -161,7 +150,8 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
 
     A step that was given its inputs and still exceeded its budget is wrong by itself: its divergence is local. A local
     divergence outranks every value that is wrong end to end, which may have inherited its error. A wrong mask comes
-    first. If only a public method is wrong, although the model is right, the method is named.
+    first. If the model is right, but something that is made of it is wrong, such as what a public method returns, that
+    is named.
     """
     rows = [row for row in rows if row.verdict == "diverged"]
     if not rows:
@@ -169,10 +159,23 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
     place = {name: index for index, name in enumerate(order)}
     # The first value of all has nothing to inherit an error from.
     local = [row.name for row in rows if row.check in (MASKS, *LOCAL_CHECKS) or row.name == order[0]]
-    candidates = local or [row.name for row in rows if row.check != API] or [row.name for row in rows]
-    # Masks, and values that the reference does not have, have no place in the order: they come first.
-    first = min(candidates, key=lambda name: place.get(name, -1))
-    return Divergence(first, "local" if local or first.startswith(API) else "inherited")
+    inherited = [row.name for row in rows if KINDS.get(row.check) == "forward" and row.check != API]
+    if candidates := local or inherited:
+        # Masks, and values that the reference does not have, have no place in the order: they come first.
+        first = min(candidates, key=lambda name: place.get(name, -1))
+        return Divergence(first, "local" if local else "inherited")
+    later = (API, *CHECKS)
+    return Divergence(min(rows, key=lambda row: later.index(row.check)).name, "local")
+
+
+def methods_of(config: ModelConfig) -> dict[str, str]:
+    """Return the public method that returns each named value, as ``api.<method>``."""
+    methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
+    if config.kind == "encoder_decoder":
+        methods = dict.fromkeys(methods, FORWARD)
+    return methods | (
+        {ATTENDED: ATTEND, AVERAGED: AVERAGED_WEIGHTS} if config.kind == "attention" else {OUTPUT: ENCODE}
+    )
 
 
 def _judge_methods(
@@ -182,12 +185,8 @@ def _judge_methods(
 
     The weights have to be unchanged.
     """
-    methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
-    if config.kind == "encoder_decoder":
-        methods = dict.fromkeys(methods, FORWARD)
-    methods |= {ATTENDED: ATTEND, AVERAGED: AVERAGED_WEIGHTS} if config.kind == "attention" else {OUTPUT: ENCODE}
     judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0))]
-    for name, method in methods.items():
+    for name, method in methods_of(config).items():
         judgement = judge_value(method, results.get(method), truth, name, subject, config)
         if name in results:
             probed = replace(truth, values={name: results[name]})
@@ -208,5 +207,6 @@ def _mismatch(value: Array | None, shape: tuple[int, ...], dtype: str) -> str:
     return "" if value.dtype.name == dtype else f"the dtype is {value.dtype}, expected {dtype}"
 
 
-def _row(subject: Subject, check: str, judgement: Judgement) -> Row:
+def to_row(subject: Subject, check: str, judgement: Judgement) -> Row:
+    """Return the judgement of a value in a check."""
     return Row(check=check, **vars(subject), **vars(judgement))

@@ -1,9 +1,13 @@
-"""The names under which the outputs of an arm are judged. Light to import: every worker of the benchmark needs them.
+"""The names of what implementations return. Light to import: every worker needs them.
 
-``output``, ``pooler``, ``masked_lm``, ...    the output and the heads of a forward pass
-``averaged``                                  the averaged weights of a model that is attention alone
-``ids``                                       what was generated
+``output``, ``pooler``, ``masked_lm``, ...      the output and the heads of a forward pass
+``averaged``                                    the averaged weights of a model that is attention alone
+``masks.NAME``                                  the masks that a framework builds
+``api.NAME``                                    what a public method returns
+``ids``, ``ids.cached``, ``ids.recomputed``     what was generated
 ``loss``, ``gradients.NAME``, ``weights.NAME``  loss, gradients, and weights after Adam's first step
+``true.NAME``, ``noise.NAME``                   what is known in float64 about a loss or a gradient
+``fresh.PART.NAME``, ``resumed.PART.NAME``      moments and weights after a step of Adam
 """
 
 from collections.abc import Mapping
@@ -14,11 +18,22 @@ import numpy as np
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.training.plan import BETAS
 
+MASKS = "masks"
+API = "api"
+ENCODE = f"{API}.encode"
+FORWARD = f"{API}.forward"
+ATTEND = f"{API}.attend"
+AVERAGED_WEIGHTS = f"{API}.attend.weights"
+CHANGED_WEIGHTS = f"{API}.weights"  # the number of tensors that differ from the checkpoint's
 IDS = "ids"
+CACHED, RECOMPUTED = f"{IDS}.cached", f"{IDS}.recomputed"
 GENERATED = "generated"  # the number of tokens that all batches of a generation got; not judged
 LOSS = "loss"
 GRADIENTS = "gradients."
+FIRST_MOMENTS, SECOND_MOMENTS = "first_moments.", "second_moments."
 WEIGHTS = "weights."
+TRUE, NOISE = "true.", "noise."
+FRESH, RESUMED = "fresh.", "resumed."
 
 
 def name_outputs(output: Any, heads: Any) -> dict[str, Any]:

@@ -1,23 +1,20 @@
 """Where the frameworks run: each in a process of its own, or all in this one."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from triglot.impls.model import Model
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
 from triglot.shared.errors import CheckpointError
 from triglot.shared.worker import Worker, WorkerError
 
-from .checks import Check, Weights, run
+from .jobs import Build, Job, Results, Runner
+from .revealing import Weights
 
 WORKER = ("-P", "-m", "triglot.parity.worker")  # the arguments of the interpreter that runs a framework
-
-Results = Mapping[str, Array]
 
 
 class Pool(Protocol):
@@ -25,14 +22,14 @@ class Pool(Protocol):
 
     environments: dict[str, Any]
 
-    def start(self, check: Check, replacements: Results) -> None:
-        """Begin a check in every framework that is still alive, after the checks that have begun before it."""
+    def start(self, job: Job) -> None:
+        """Begin a job in every framework that is still alive, after the jobs that have begun before it."""
         ...
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
-        """Yield each framework and its results of the oldest check that has begun.
+        """Yield each framework and its results of the oldest job that has begun.
 
-        Those of the check before may be gone then. A framework whose error is fatal leaves the pool.
+        Those of the job before may be gone then. A framework whose error is fatal leaves the pool.
         """
         ...
 
@@ -45,43 +42,36 @@ class LocalPool:
     """All frameworks in this process: quick for small models, but a crash ends the whole run."""
 
     def __init__(
-        self, builders: Mapping[str, Callable[[Checkpoint], Model]], weights: Mapping[Weights, Checkpoint]
+        self, builds: Mapping[str, Build], weights: Mapping[Weights, Checkpoint], *, dtype: str, mode: str
     ) -> None:
-        self._builders = dict(builders)
+        self._runners = {framework: Runner(build, dtype, mode) for framework, build in builds.items()}
         self._weights = weights
-        self._models: dict[tuple[str, int], Model] = {}
-        self._started: deque[tuple[Check, Results]] = deque()
+        self._started: deque[Job] = deque()
         self.environments: dict[str, Any] = {}
 
-    def start(self, check: Check, replacements: Results) -> None:
+    def start(self, job: Job) -> None:
         """See ``Pool.start``."""
-        self._started.append((check, replacements))
+        self._started.append(job)
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
-        check, replacements = self._started.popleft()
-        weights = self._weights[check.weights]
-        for framework in list(self._builders):
+        job = self._started.popleft()
+        weights = self._weights[job.weights]
+        for framework, runner in list(self._runners.items()):
             try:
-                model = self._model(framework, weights)
+                runner.model(weights)
             except Exception as error:
-                del self._builders[framework]
+                del self._runners[framework]
                 yield framework, WorkerError.of(error, fatal=True)
                 continue
             try:
-                yield framework, run(model, weights, check.batch, replacements, methods=check.methods)
+                yield framework, runner.run(job.kind, weights, job.batch, job.arrays)
             except Exception as error:
                 yield framework, WorkerError.of(error, fatal=False)
 
     def close(self) -> None:
         """See ``Pool.close``."""
-        self._models.clear()
-
-    def _model(self, framework: str, weights: Checkpoint) -> Model:
-        key = (framework, id(weights))
-        if key not in self._models:
-            self._models[key] = self._builders[framework](weights)
-        return self._models[key]
+        self._runners.clear()
 
 
 class WorkerPool:
@@ -101,7 +91,7 @@ class WorkerPool:
         time_limit: float,
     ) -> None:
         self._folder = folder
-        self._started = self._finished = 0  # checks
+        self._started = self._finished = 0  # jobs
         self.environments: dict[str, Any] = {}
         self._weights: dict[Weights, Path] = {}
         written: dict[int, Path] = {}
@@ -120,25 +110,24 @@ class WorkerPool:
             self.close()
             raise
 
-    def start(self, check: Check, replacements: Results) -> None:
+    def start(self, job: Job) -> None:
         """See ``Pool.start``."""
         self._started += 1
         paths = {
-            "checkpoint": self._weights[check.weights],
+            "checkpoint": self._weights[job.weights],
             "batch": self._file("batch", self._started),
-            "replacements": self._file("replacements", self._started),
+            "arrays": self._file("arrays", self._started),
         }
-        npz.write(paths["batch"], check.batch.arrays())
-        npz.write(paths["replacements"], replacements)
+        npz.write(paths["batch"], job.batch.arrays())
+        npz.write(paths["arrays"], job.arrays)
         for framework, worker in self._workers.items():
             request = {**paths, "results": self._file(framework, self._started)}
-            files = {name: str(path) for name, path in request.items()}
-            worker.send("check", {**files, "methods": check.methods})
+            worker.send("job", {"job": job.kind, **{name: str(path) for name, path in request.items()}})
 
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """See ``Pool.finish``."""
         self._finished += 1
-        for name in (*self._workers, "batch", "replacements"):
+        for name in (*self._workers, "batch", "arrays"):
             self._file(name, self._finished - 1).unlink(missing_ok=True)
         for framework, worker in list(self._workers.items()):
             try:
@@ -163,8 +152,8 @@ class WorkerPool:
         except CheckpointError as error:
             return WorkerError.of(error, fatal=False)
 
-    def _file(self, name: str, check: int) -> Path:
-        return self._folder / f"{name}_{check}.npz"
+    def _file(self, name: str, job: int) -> Path:
+        return self._folder / f"{name}_{job}.npz"
 
 
 def _receive_environment(worker: Worker) -> Any:

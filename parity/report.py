@@ -81,7 +81,8 @@ class Report:
     """Everything that a parity run found.
 
     ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
-    larger the noise of the whole model is than the noise of the step alone, on the first inputs.
+    larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
+    kinds of check that the model has, but that were not run.
     """
 
     model: str
@@ -93,6 +94,7 @@ class Report:
     rows: tuple[Row, ...]
     first_divergence: dict[str, Divergence] = field(default_factory=lambda: {})
     amplification: dict[str, float] = field(default_factory=lambda: {})
+    unchecked: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -123,4 +125,5 @@ class Report:
             "checks": [{name: getattr(row, name) for name in ROW_FIELDS} for row in self.rows],
             "first_divergence": {name: asdict(divergence) for name, divergence in self.first_divergence.items()},
             "amplification": self.amplification,
+            "unchecked": list(self.unchecked),
         }

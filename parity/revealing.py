@@ -2,11 +2,14 @@
 
 Trained weights hide bugs from the outputs: pre-activations are so small that an approximate GELU is exact enough, and
 variances so large that a wrong epsilon does not matter. What a user calls shows nothing but outputs, so it also runs on
-three sets of weights that are drawn for this purpose:
+sets of weights that are drawn for this purpose:
 
-``loud``     activations of about 1 everywhere, so that every nonlinear step bends them
-``quiet``    the same, except that what each norm receives is about as small as epsilon
-``extreme``  scores as large as the masking value, or of some hundred, and a mean of many deviations before each norm
+``loud``         activations of about 1 everywhere, so that every nonlinear step bends them; a decoder ends one sentence
+                 and not another
+``quiet``        the same, except that what each norm receives is about as small as epsilon
+``extreme``      scores as large as the masking value, or of some hundred, and a mean of many deviations before each
+                 norm
+``overflowing``  loud, except that the vectors of one token are the largest numbers of the format
 """
 
 from collections.abc import Mapping
@@ -15,12 +18,14 @@ from typing import Literal
 
 import numpy as np
 
-from triglot.shared.arrays import FLOATS, Array
+from triglot.shared.arrays import FLOATS, LARGEST_BFLOAT16, LARGEST_FLOAT16, Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DROPOUT_RATES, ModelConfig
 from triglot.shared.model.schema import Parameter, parameters
 
-Revealing = Literal["loud", "quiet", "extreme"]
+Revealing = Literal["loud", "quiet", "extreme", "overflowing"]
+# "perturbed" are the given ones, changed so that no norm and no bias is the identity.
+Weights = Literal["given", "perturbed"] | Revealing
 
 LAYERS = 2  # the first and the last: a layer between them runs the same code
 VOCABULARY = 512  # a larger table would only take time
@@ -32,15 +37,17 @@ _LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0*
 
 # Deviation of the scores in an extreme model: exp overflows, but float16 does not.
 _SCORES = 300.0
+# The scores of the end of a sentence, in deviations of the others: it is the likeliest token about one time in six.
+_END = 3.0
 _LARGEST_SCORES = {"float32": 1e9, "float64": 1e9, "bfloat16": 1e9, "float16": 5e3}
 # The mean before each norm of an extreme model, in deviations. 16 bits would round a larger one to a few numbers.
 _OFFSETS = {"float32": 256.0, "float64": 256.0, "bfloat16": 8.0, "float16": 32.0}
 
 
 def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Revealing, Checkpoint]:
-    """Return a loud, a quiet and an extreme model of ``config`` by name, rounded to ``dtype``.
+    """Return a model of ``config`` with each kind of revealing weights, rounded to ``dtype``.
 
-    They have fewer layers and a smaller vocabulary where that saves time.
+    They have fewer layers and a smaller vocabulary where that saves time, and drop half of everything in training.
     """
     shallow = _shallow(config)
     roles = {name: parameter.role for name, parameter in parameters(shallow).items()}
@@ -48,6 +55,9 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
         name: _draw(parameter, np.random.default_rng([seed, 3, *name.encode()]))
         for name, parameter in parameters(shallow).items()
     }
+    if config.kind == "encoder_decoder" and config.end_id is not None:
+        for name in (name for name in loud if name.startswith("heads.") and name.endswith(".weight")):
+            loud[name][..., config.end_id] *= _END
     shrunk = np.float32(quiet_scale(config, dtype))
     quiet = {name: tensor if roles[name] == "linear_weight" else tensor * shrunk for name, tensor in loud.items()}
     scores = min(max(_SCORES, abs(config.masking_value or 0.0)), _LARGEST_SCORES[dtype])
@@ -55,7 +65,13 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     for name, tensor in extreme.items():
         if roles[name] == "embedding" or name.endswith(("attention.output.bias", "feed_forward.output.bias")):
             extreme[name] = tensor + np.float32(offset(config, dtype))
-    sets: dict[Revealing, dict[str, Array]] = {"loud": loud, "quiet": quiet, "extreme": extreme}
+    overflowing = {name: tensor.copy() if roles[name] == "embedding" else tensor for name, tensor in loud.items()}
+    for name, tensor in overflowing.items():
+        if name.endswith("token.weight"):
+            tensor[ordinary_ids(config)[:1]] = largest(dtype)
+    sets: dict[Revealing, dict[str, Array]] = {
+        **{"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
+    }
     return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
 
 
@@ -68,7 +84,21 @@ def _shallow(config: ModelConfig) -> ModelConfig:
         decoder_layers=min(LAYERS, config.decoder_layers),
         source_vocabulary=min(ids, config.source_vocabulary),
         target_vocabulary=min(ids, config.target_vocabulary),
+        **dict.fromkeys(DROPOUT_RATES, 0.5),
     )
+
+
+def ordinary_ids(config: ModelConfig) -> tuple[int, ...]:
+    """Return the first two tokens that are not special, or fewer if there are not so many."""
+    special = (config.pad_id, config.start_id, config.end_id)
+    vocabulary = min(config.source_vocabulary, config.target_vocabulary or config.source_vocabulary)
+    return tuple(identifier for identifier in range(min(vocabulary, len(special) + 2)) if identifier not in special)[:2]
+
+
+def largest(dtype: str) -> float:
+    """Return the largest number of a format; for float64 that of float32, because inputs have to be finite in it."""
+    limits = {"float16": LARGEST_FLOAT16, "bfloat16": LARGEST_BFLOAT16}
+    return float(limits.get(dtype, np.finfo(np.float32).max))
 
 
 def offset(config: ModelConfig, dtype: str) -> float:

@@ -1,6 +1,6 @@
-"""The parity run: for each check, compute the truth, ask every framework for its values, and judge them.
+"""The parity run: a sequence of trials, each of which asks every framework for values and judges them.
 
-Only one check at a time is in memory, and on disk, however many checks there are.
+Only a few trials at a time are in memory, and on disk, however many there are.
 """
 
 import shutil
@@ -9,14 +9,13 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from triglot import impls
-from triglot.shared.arrays import FLOATS, Array
+from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DTYPES
 from triglot.shared.environment import cores, environment
@@ -25,18 +24,22 @@ from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
 
-from .checks import Check, Weights, plan
-from .comparison import Comparison
+from .checks import KINDS
+from .checks import WORKER as DIED
+from .jobs import Build
 from .judge import Subject, first_divergence, merge
 from .pool import WORKER, LocalPool, Pool, WorkerPool
 from .report import Report, Row
-from .revealing import revealing_checkpoints
+from .revealing import Weights, revealing_checkpoints
+from .trials.forward import Findings
+from .trials.plan import plan_trials, selected_checks, unchecked
+from .trials.trial import Trial
 from .truth import Reference
 
-AHEAD = 3  # checks that the frameworks may be ahead of the reference
+AHEAD = 3  # trials that the frameworks may be ahead of the reference
 BATCHES, BATCH_SIZE = 4, 8  # of the random tokens that a run takes if no batches are given
 
-Progress = Callable[[int, int, str], None]  # checks that are done, checks in total, name of the next check
+Progress = Callable[[int, int, str], None]  # trials that are done, trials in total, name of the next one
 
 
 def check(
@@ -44,6 +47,7 @@ def check(
     frameworks: Sequence[str] | None,
     *,
     batches: Sequence[Batch] | None,
+    checks: Sequence[str] | None,
     isolate: bool,
     pythons: Mapping[str, str | Path],
     device: str,
@@ -61,6 +65,7 @@ def check(
     impls.check_choice("device", device, impls.DEVICES)
     impls.check_choice("mode", mode, impls.MODES)
     interpreters = {framework: _interpreter(framework, path) for framework, path in pythons.items()}
+    kinds = selected_checks(checks, checkpoint.config, dtype, mode)
     selected = _select(frameworks, interpreters, isolate=isolate)
     if batches is None:
         batches = random_batches(checkpoint.config, BATCHES, BATCH_SIZE, seed)
@@ -79,7 +84,7 @@ def check(
                 time_limit=time_limit,
             )
         else:
-            pool = LocalPool({name: partial(impls.build, name, **settings) for name in selected}, weights)
+            pool = LocalPool({name: _builder(name, device) for name in selected}, weights, dtype=dtype, mode=mode)
         # The reference works while the frameworks do, and threads that wait for a busy core would slow all of them.
         with threadpool_limits(max(1, cores() // (1 + len(selected))), "blas"), closing(pool):
             return compare(
@@ -87,6 +92,7 @@ def check(
                 batches,
                 [Subject(framework, mode, dtype) for framework in selected],
                 pool,
+                checks=kinds,
                 seed=seed,
                 digest=checkpoint.digest,
                 model=model,
@@ -134,6 +140,7 @@ def compare(
     subjects: Sequence[Subject],
     pool: Pool,
     *,
+    checks: Sequence[str],
     seed: int,
     digest: str,
     model: str,
@@ -147,26 +154,24 @@ def compare(
     """
     config = weights["given"].config
     (dtype,) = {subject.dtype for subject in subjects}
-    references = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
-    comparison = Comparison(subjects)
+    by_checkpoint = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
+    references: dict[Weights, Reference] = {name: by_checkpoint[id(each)] for name, each in weights.items()}
+    findings = Findings()
+    by_name = {subject.framework: subject for subject in subjects}
+    trials = plan_trials(checks, references, weights, batches, by_name, findings, seed)
     rows: list[Row] = []
-    checks = plan(config, weights["loud"].config, batches, seed, dtype)
-    started: deque[tuple[Check, Mapping[str, Array]]] = deque()
-    coming = iter(checks)
-    for done, check in enumerate(checks):
+    started: deque[Trial] = deque()
+    coming = iter(trials)
+    for done, trial in enumerate(trials):
         if progress:
-            progress(done, len(checks), check.name)
+            progress(done, len(trials), trial.name)
         for later in islice(coming, AHEAD + 1 - len(started)):
-            replaced = references[id(weights[later.weights])].replacements(later, seed)
-            pool.start(later, replaced)
-            started.append((later, replaced))
-        _, replaced = started.popleft()
-        reference = references[id(weights[check.weights])]
-        truth = reference.truth_of_values(check.batch, replaced)  # while the workers work
-        rows += comparison.judge(check, truth, reference, pool.finish())
+            pool.start(later.job())
+            started.append(later)
+        rows += started.popleft().judge(pool.finish())
     if progress:
-        progress(len(checks), len(checks), "")
-    rows = merge(rows)
+        progress(len(trials), len(trials), "")
+    rows = merge(row for row in rows if KINDS.get(row.check, row.check) in (*checks, DIED))
     order, frameworks = list(named_values(config)), [subject.framework for subject in subjects]
     divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)
@@ -180,9 +185,14 @@ def compare(
         environment={**environment(), "workers": dict(pool.environments)},
         frameworks=tuple(frameworks),
         rows=tuple(rows),
-        amplification=comparison.amplification,
+        amplification=findings.amplification,
+        unchecked=unchecked(checks, config, dtype, subjects[0].mode),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
+
+
+def _builder(framework: str, device: str) -> Build:
+    return lambda checkpoint, dtype, mode: impls.build(framework, checkpoint, device=device, dtype=dtype, mode=mode)
 
 
 def _select(frameworks: Sequence[str] | None, interpreters: Mapping[str, str], *, isolate: bool) -> tuple[str, ...]:

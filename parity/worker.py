@@ -1,10 +1,9 @@
-"""The worker process of the parity harness: runs checks and computes gradients in one framework.
+"""The worker process of the parity harness: does jobs in one framework.
 
 Requests, see ``shared/worker.py``:
 
 ``start``      framework, device, dtype and mode; the answer is the environment that the worker runs in
-``check``      files with a checkpoint, a batch and replacements, where to write the results, and whether to call the
-               public methods
+``job``        the kind of job, files with a checkpoint, a batch and further arrays, and where to write the results
 ``gradients``  files with a checkpoint, a batch and dropout masks, where to write the results, and a dtype
 """
 
@@ -20,32 +19,37 @@ from triglot.shared.environment import environment
 from triglot.shared.inputs import batch_from_arrays
 from triglot.shared.worker import Message, WorkerError, serve
 
-from .checks import run
+from .jobs import Runner
 from .output_names import name_gradients
 
 _settings: Message = {}
-_models: dict[str, tuple[Model, Checkpoint]] = {}
+_runners: list[Runner] = []
+_weights: dict[str, Checkpoint] = {}
 
 
 def main() -> None:
     """Answer requests until the input ends."""
-    serve({"start": _start, "check": _check, "gradients": _derive})
+    serve({"start": _start, "job": _do, "gradients": _derive})
 
 
 def _start(request: Message) -> Message:
     _settings.update({name: request[name] for name in ("framework", "device", "dtype", "mode")})
+    _runners.append(Runner(_build, request["dtype"], request["mode"]))
     return {"environment": {**environment(), "executable": sys.executable}}
 
 
-def _check(request: Message) -> Message:
+def _build(checkpoint: Checkpoint, dtype: str, mode: str) -> Model:
+    return build(checkpoint=checkpoint, **{**_settings, "dtype": dtype, "mode": mode})
+
+
+def _do(request: Message) -> Message:
     path = request["checkpoint"]
-    if path not in _models:
-        weights = checkpoints.load(path)
-        _models[path] = build(checkpoint=weights, **_settings), weights
+    if path not in _weights:
+        _weights[path] = checkpoints.load(path)
+    _runners[0].model(_weights[path])  # if it cannot be built, nothing else can be done
     try:
-        model, weights = _models[path]
-        batch = batch_from_arrays(weights.config, _arrays(request["batch"]))
-        results = run(model, weights, batch, _arrays(request["replacements"]), methods=request["methods"])
+        batch = batch_from_arrays(_weights[path].config, _arrays(request["batch"]))
+        results = _runners[0].run(request["job"], _weights[path], batch, _arrays(request["arrays"]))
         npz.write(Path(request["results"]), results)
     except Exception as error:
         raise WorkerError.of(error, fatal=False) from error

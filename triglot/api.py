@@ -120,6 +120,7 @@ def check(
     frameworks: Sequence[str] | None = None,
     *,
     batches: Sequence[Batch] | None = None,
+    checks: Sequence[str] | None = None,
     isolate: bool = True,
     pythons: Mapping[str, str | Path] | None = None,
     device: str = "cpu",
@@ -134,7 +135,9 @@ def check(
 ) -> Report:
     """Compare every framework with the float64 reference on the weights of ``checkpoint``, and return the report.
 
-    ``frameworks`` None means every installed one, and ``batches`` None means seeded random tokens. ``isolate`` runs
+    ``frameworks`` None means every installed one, and ``batches`` None means seeded random tokens. ``checks``:
+    the kinds of check, some of ``CHECKS`` in ``shared/choices.py``; None: all that the model has, but
+    gradients and training. ``isolate`` runs
     each framework in its own process with ``threads`` threads (None: one per core) and ``time_limit`` seconds per
     check. ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that cannot share an
     environment; Triglot has to be installed there too. ``model`` and ``inputs`` describe the model and the inputs in
@@ -165,6 +168,7 @@ def check(
         checkpoint,
         frameworks,
         batches=batches,
+        checks=checks,
         isolate=isolate,
         pythons=pythons or {},
         device=device,

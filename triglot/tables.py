@@ -10,7 +10,8 @@ from rich.text import Text
 
 from triglot.parity import probes, unusual
 from triglot.parity.audit.report import AuditReport
-from triglot.parity.checks import API, END_TO_END, EXTREME, LOCAL, MASKS, QUIET, WORKER
+from triglot.parity.checks import END_TO_END, EXTREME, LOCAL, QUIET, WORKER
+from triglot.parity.output_names import API, MASKS
 from triglot.parity.report import Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.console import console, number_columns, print_line, table, word_columns
@@ -36,6 +37,7 @@ _PARITY_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("every step alone", (LOCAL,), None),
     ("every step on probes", probes.KINDS, None),
     ("unusual inputs", (*unusual.NAMES, QUIET, EXTREME), None),
+    *((kind, (kind,), None) for kind in ("invariants", "generation", "gradients", "training")),
     ("worker", (WORKER,), None),
 )
 
@@ -82,6 +84,8 @@ def print_parity(report: Report) -> None:
     screen.print()
     for problem in _problems(report):
         screen.print(problem)
+    if report.unchecked:
+        screen.print(f"not checked: {', '.join(report.unchecked)} (choose with --check)")
     screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
 
 

@@ -97,6 +97,9 @@ class Trainer:
         value, correct = self.compute_loss(inputs, dropout_masks)
         self.optimizer.clear_grad()
         value.backward()
+        for parameter in self.transformer.parameters():
+            if parameter.grad is None:  # of a head without a loss: Adam would skip it, but its moments decay
+                parameter.grad = paddle.zeros_like(parameter)
         # Paddle numbers its names per process. Inside a guard, numbering starts again, so the names are known.
         with paddle.utils.unique_name.guard():
             self.optimizer.step()

@@ -95,6 +95,9 @@ class Trainer:
         value, correct = self.compute_loss(inputs, dropout_masks)
         self.optimizer.zero_grad()
         value.backward()
+        for parameter in self.transformer.parameters():
+            if parameter.grad is None:  # of a head without a loss: Adam would skip it, but its moments decay
+                parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
         self.schedule.step()
         self.steps += 1

@@ -1,6 +1,6 @@
 """A bug: what a person might get wrong in one place, as a change of source text in each framework."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from triglot.shared.arrays import Array
@@ -17,7 +17,7 @@ class Bug:
     """A change of source text per framework, the file that it changes, and the value that the check has to name.
 
     ``recipe``: the model in which it matters. ``weights``: tensors beside which it would hide from a budget that is set
-    by the largest entry of a value.
+    by the largest entry of a value. ``checks``: the kinds of check that are tried on it.
     """
 
     found_at: str
@@ -27,6 +27,7 @@ class Bug:
     jax: Mapping[str, str]
     recipe: str | ModelConfig = POST_NORM
     weights: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    checks: Sequence[str] = ("masks", "steps", "forward")
 
     @property
     def config(self) -> ModelConfig:

@@ -5,7 +5,7 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -13,18 +13,16 @@ from typing import Any
 
 from triglot import impls
 from triglot.impls.model import Model
-from triglot.shared.checkpoint import Checkpoint
+from triglot.parity.jobs import Build
 
 SOURCES = Path(impls.__file__).parent
-
-Builder = Callable[[Checkpoint], Model]
 
 _numbers = count()
 
 
 @contextmanager
-def planted(framework: str, file: str, change: Mapping[str, str], dtype: str = "float32") -> Generator[Builder]:
-    """Change the source text of an implementation, and give a builder of its models.
+def planted(framework: str, file: str, change: Mapping[str, str]) -> Generator[Build]:
+    """Change the source text of an implementation, and give what builds its models.
 
     Raises:
         ValueError: the text to change is not there.
@@ -42,15 +40,15 @@ def planted(framework: str, file: str, change: Mapping[str, str], dtype: str = "
             source = source.replace(old, new)
         (package / file).write_text(source)
         try:
-            yield _builder(name, package, dtype)
+            yield _builder(name, package)
         finally:
             for module in [module for module in sys.modules if module.startswith(name)]:
                 del sys.modules[module]
 
 
-def hidden(healthy: Builder, mutant: Builder) -> Builder:
-    """Return a builder of models whose bug shows only in their public methods: what a probe sees is healthy."""
-    return lambda checkpoint: _WithHealthyTrace(healthy(checkpoint), mutant(checkpoint))  # type: ignore[return-value]
+def hidden(healthy: Build, mutant: Build) -> Build:
+    """Return what builds models whose bug shows only in their public methods: what a probe sees is healthy."""
+    return lambda *arguments: _WithHealthyTrace(healthy(*arguments), mutant(*arguments))  # type: ignore[return-value]
 
 
 class _WithHealthyTrace:
@@ -62,7 +60,7 @@ class _WithHealthyTrace:
         return getattr(self._mutant, name)
 
 
-def _builder(name: str, package: Path, dtype: str) -> Builder:
+def _builder(name: str, package: Path) -> Build:
     spec = importlib.util.spec_from_file_location(
         name, package / "__init__.py", submodule_search_locations=[str(package)]
     )
@@ -71,4 +69,4 @@ def _builder(name: str, package: Path, dtype: str) -> Builder:
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
     model, backend = (importlib.import_module(f"{name}.{module}") for module in ("model", "backend"))
-    return lambda checkpoint: model.Model(backend.Backend(checkpoint, "cpu", dtype, "eager"))
+    return lambda checkpoint, dtype, mode: model.Model(backend.Backend(checkpoint, "cpu", dtype, mode))

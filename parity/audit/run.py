@@ -10,10 +10,12 @@ import numpy as np
 
 from triglot.parity.audit.bug import Bug
 from triglot.parity.audit.catalogue import BUGS
+from triglot.parity.jobs import Build
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
 from triglot.parity.report import Report, worst
 from triglot.parity.run import compare, weights_for
+from triglot.parity.trials.plan import selected_checks
 from triglot.parity.truth import Reference
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores, limit_threads
@@ -22,7 +24,7 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize, perturb
 
 from . import rules
-from .mutants import Builder, hidden, planted
+from .mutants import hidden, planted
 from .wild import wild_checkpoint
 
 LENGTHS = (24, 11, 1, 17)  # of the rows of the given batch
@@ -95,25 +97,25 @@ def run(task: Task) -> list[Outcome]:
 def _planted(task: Task) -> Iterator[Outcome]:
     bug = BUGS[task.bug]
     with (
-        planted(task.framework, "attention.py", {}, task.dtype) as healthy,
-        planted(task.framework, bug.file, bug.change(task.framework), task.dtype) as mutant,
+        planted(task.framework, "attention.py", {}) as healthy,
+        planted(task.framework, bug.file, bug.change(task.framework)) as mutant,
     ):
-        builder = hidden(healthy, mutant) if task.only_without_probe else mutant
+        build = hidden(healthy, mutant) if task.only_without_probe else mutant
         for seed in task.seeds:
-            yield _outcome(task, seed, builder, checkpoint_of(bug, seed), bug)
+            yield _outcome(task, seed, build, checkpoint_of(bug, seed), bug)
 
 
 def _correct(task: Task) -> Iterator[Outcome]:
-    with planted(task.framework, "attention.py", {}, task.dtype) as healthy:
+    with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
             yield _outcome(task, seed, healthy, wild_checkpoint(seed), None)
 
 
-def _outcome(task: Task, seed: int, builder: Builder, checkpoint: Checkpoint, bug: Bug | None) -> Outcome:
-    report = judge(task.framework, builder, checkpoint, seed, task.dtype)
+def _outcome(task: Task, seed: int, build: Build, checkpoint: Checkpoint, bug: Bug | None) -> Outcome:
+    report = judge(task.framework, build, checkpoint, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
     if not task.only_without_probe and report.verdict != "error":
-        model, reference = builder(checkpoint), Reference(checkpoint, task.dtype)
+        model, reference = build(checkpoint, task.dtype, "eager"), Reference(checkpoint, task.dtype)
         found = rules.complaints(report, model, reference, [batch_of(checkpoint.config, seed)])
         outcome = replace(outcome, complaints=found)
     divergence = report.first_divergence.get(task.framework)
@@ -148,14 +150,25 @@ def batch_of(config: ModelConfig, seed: int) -> Batch:
     return random_batch(config, lengths, np.random.default_rng([seed, 2]))
 
 
-def judge(framework: str, builder: Builder, checkpoint: Checkpoint, seed: int = 0, dtype: str = "float32") -> Report:
-    """Return the report of a parity run of the models that ``builder`` builds, in this process."""
+def judge(
+    framework: str,
+    build: Build,
+    checkpoint: Checkpoint,
+    seed: int = 0,
+    dtype: str = "float32",
+    checks: Sequence[str] | None = None,
+) -> Report:
+    """Return the report of a parity run of the models that ``build`` makes, in this process.
+
+    ``checks``: the kinds of check; None: all that the command runs by default.
+    """
     weights = weights_for(checkpoint, dtype, seed)
     return compare(
         weights,
         [batch_of(checkpoint.config, seed)],
         [Subject(framework, "eager", dtype)],
-        LocalPool({framework: builder}, weights),
+        LocalPool({framework: build}, weights, dtype=dtype, mode="eager"),
+        checks=selected_checks(checks, checkpoint.config, dtype, "eager"),
         seed=seed,
         digest=checkpoint.digest,
         model="mutant",

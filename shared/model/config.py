@@ -26,7 +26,7 @@ Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sente
 DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
 
 _DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
-_DROPOUT_RATES = (
+DROPOUT_RATES = (
     "embedding_dropout",
     "residual_dropout",
     "attention_dropout",
@@ -141,7 +141,7 @@ class ModelConfig:
             _check_no_decoder(self)
         if self.kind == "attention":
             _check_attention_alone(self)
-        for name in ("norm_eps", "masking_value", *_DROPOUT_RATES):
+        for name in ("norm_eps", "masking_value", *DROPOUT_RATES):
             if isinstance(getattr(self, name), int):  # 0 and 0.0 are the same model, so they get the same digest
                 object.__setattr__(self, name, float(getattr(self, name)))
 
@@ -264,7 +264,7 @@ def _check_arithmetic(config: ModelConfig) -> None:
         raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by hidden_size - 1")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
-    for name in _DROPOUT_RATES:
+    for name in DROPOUT_RATES:
         if not 0 <= getattr(config, name) < 1:
             raise _refuse(name, getattr(config, name), "a rate from 0 to below 1")
     if config.masking == "exclude":

@@ -83,7 +83,7 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
 
 def test_unchanged_copy_passes(copied, dtype, framework, make_checkpoint):
     """The mutants fail because of their bugs, not because they are copies."""
-    with planted(framework, "attention.py", {}, dtype) as builder:
+    with planted(framework, "attention.py", {}) as builder:
         report = judge(framework, builder, make_checkpoint(COPIES[copied]), dtype=dtype)
     assert report.verdict == ("error" if framework == "paddle" and dtype in HALVES else "pass")
     assert not report.first_divergence

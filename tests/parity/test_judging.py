@@ -151,13 +151,17 @@ def test_padding_tokens_are_not_judged_but_their_output_is(check, truth, results
 
 def test_real_targets_and_sources_are_judged(check):
     valid = check.batch.valid
-    scores = judged_tokens("encoder.layers.0.attention.scores", check, CONFIG)
+    scores = judged_tokens("encoder.layers.0.attention.scores", check.batch, CONFIG)
     np.testing.assert_array_equal(scores, valid[:, None, :, None] & valid[:, None, None, :])
-    assert judged_tokens("heads.pooler", check, CONFIG) is None
+    assert judged_tokens("heads.pooler", check.batch, CONFIG) is None
 
 
-def test_fresh_values_are_judged_at_padding_too(check):
-    assert judged_tokens("encoder.layers.0.attention.scores", replace(check, values="normal"), CONFIG) is None
+def test_fresh_values_are_judged_at_padding_too(check, truth, results):
+    results[NAME][1, :, 3] = 7
+    fresh = replace(check, name="normal", values="normal", methods=False)
+    values = {name: value for name, value in results.items() if not name.startswith("api")}
+    assert NAME not in verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))
+    assert NAME in verdicts(judge_check(SUBJECT, fresh, truth, values, CONFIG))
 
 
 def test_a_value_of_another_dtype_diverges(check, truth, results):
@@ -272,8 +276,8 @@ def test_verdict_and_exit_code(rows, frameworks, verdict, code):
 
 
 def test_a_failure_is_a_row_of_its_check_or_of_the_worker(check):
-    stopped = failure(SUBJECT, check, WorkerError("gone", fatal=True))
-    failed = failure(SUBJECT, check, WorkerError("bad", fatal=False))
+    stopped = failure(SUBJECT, check.name, WorkerError("gone", fatal=True))
+    failed = failure(SUBJECT, check.name, WorkerError("bad", fatal=False))
     assert (stopped.check, failed.check) == ("worker", "end_to_end")
     assert {stopped.verdict, failed.verdict} == {"error"}
 
@@ -282,7 +286,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
     found = replace(report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local")})
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     fields = ["schema", "model", "inputs", "config", "weights_digest", "environment", "verdict", "checks"]
-    assert list(content) == [*fields, "first_divergence", "amplification"]
+    assert list(content) == [*fields, "first_divergence", "amplification", "unchecked"]
     assert content["schema"] == "triglot.parity/1"
     assert list(content["checks"][0]) == [
         *("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
+from triglot.shared.choices import CHECKS, DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.errors import ConfigError
 from triglot.shared.model.recipes import recipe, recipes
 from triglot.shared.porting.dialects import DIALECTS
@@ -17,6 +17,7 @@ from triglot.shared.porting.dialects import DIALECTS
 Framework = StrEnum("Framework", FRAMEWORKS)
 Dtype = StrEnum("Dtype", DTYPES)
 Mode = StrEnum("Mode", MODES)
+Check = StrEnum("Check", CHECKS)
 Dialect = StrEnum("Dialect", tuple(DIALECTS))
 Device = StrEnum("Device", DEVICES)
 

@@ -12,6 +12,7 @@ from triglot.commands.options import (
     CPU,
     EAGER,
     FLOAT32,
+    Check,
     ConfigOption,
     Device,
     DialectOption,
@@ -37,6 +38,9 @@ def parity(
     dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = FLOAT32,
     device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     mode: Annotated[Mode, typer.Option(help="How to run the frameworks.")] = EAGER,
+    check: Annotated[
+        list[Check] | None, typer.Option(help="Kind of check; repeatable. Default: all but gradients and training.")
+    ] = None,
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use the batch in this .npz (see docs/parity.md).")
     ] = None,
@@ -79,6 +83,7 @@ def parity(
             source.checkpoint,
             [name.value for name in framework] if framework else None,
             batches=batches,
+            checks=[kind.value for kind in check] if check else None,
             pythons=name_value_pairs("--python", python),
             device=device.value,
             dtype=dtype.value,

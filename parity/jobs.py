@@ -1,0 +1,164 @@
+"""What a framework does in a check: it runs a model of some weights on a batch, and returns named arrays.
+
+``values``             every named value of a forward pass, and the masks
+``values and methods`` the same, what the public methods return, and how many weights differ from the checkpoint's
+``methods``            what the public methods return
+``gradients``          the loss and its gradients, in the dtype under test and in float64, and their noise
+``training``           the same with dropout; and what a step of Adam does, at first and when training resumes
+``generation``         ids, decoded with a key-value cache and without one
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from triglot.impls.model import Model
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs import AttentionBatch, Batch, EncoderBatch, PairBatch
+
+from . import gradients
+from .adam import PLAN, drawn_moments
+from .output_names import (
+    API,
+    ATTEND,
+    AVERAGED_WEIGHTS,
+    CACHED,
+    CHANGED_WEIGHTS,
+    ENCODE,
+    FIRST_MOMENTS,
+    FORWARD,
+    FRESH,
+    MASKS,
+    NOISE,
+    RECOMPUTED,
+    RESUMED,
+    SECOND_MOMENTS,
+    TRUE,
+    WEIGHTS,
+    name_gradients,
+)
+from .revealing import Weights
+
+Kind = Literal["values", "values and methods", "methods", "gradients", "training", "generation"]
+Results = Mapping[str, Array]
+
+# Makes a model of a checkpoint in a dtype and a mode.
+Build = Callable[[Checkpoint, str, str], Model]
+
+GENERATED = 24  # the greatest length of a target: each token costs a pass of the reference
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, on which weights (see ``checks.py``) and which batch.
+
+    ``arrays``: values that replace the model's own, or dropout masks.
+    """
+
+    kind: Kind
+    weights: Weights
+    batch: Batch
+    arrays: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+class Runner:
+    """Does jobs in one framework, in one dtype and mode. Models are kept from job to job."""
+
+    def __init__(self, build: Build, dtype: str, mode: str) -> None:
+        self._build = build
+        self._dtype, self._mode = dtype, mode
+        self._models: dict[int, tuple[Checkpoint, Model]] = {}
+
+    def model(self, checkpoint: Checkpoint) -> Model:
+        """Return the model of a checkpoint."""
+        if id(checkpoint) not in self._models:  # the checkpoint is kept too, or its id could be that of another one
+            self._models[id(checkpoint)] = checkpoint, self._build(checkpoint, self._dtype, self._mode)
+        return self._models[id(checkpoint)][1]
+
+    def run(self, kind: Kind, checkpoint: Checkpoint, batch: Batch, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the framework computes in a job."""
+        if kind == "gradients":
+            return self._differentiate(checkpoint, batch, arrays)
+        if kind == "training":
+            return self._differentiate(checkpoint, batch, arrays) | self._train(checkpoint, batch, arrays)
+        model = self.model(checkpoint)
+        if kind == "generation":
+            assert isinstance(batch, PairBatch)
+            return generate(model, batch)
+        results: dict[str, Array] = {}
+        if kind != "methods":
+            results |= trace(model, batch, arrays)
+        if kind != "values":
+            results |= call_methods(model, batch)
+        if kind == "values and methods":
+            results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
+        return results
+
+    def _differentiate(self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]) -> dict[str, Array]:
+        """Return loss and gradients, and as "true" and "noise" what is known of them in float64."""
+
+        def derive(
+            weights: Checkpoint, batch: Batch, masks: Mapping[str, Array], dtype: str
+        ) -> tuple[float, dict[str, Array]]:
+            return self._build(weights, dtype, "eager").loss_and_gradients(batch, masks)
+
+        truth = gradients.measure(checkpoint, batch, derive, masks).truth()
+        own = self._build(checkpoint, self._dtype, self._mode).loss_and_gradients(batch, masks)
+        return {
+            **name_gradients(*own),
+            **{TRUE + name: value for name, value in truth.values.items()},
+            **{NOISE + name: np.asarray(noise) for name, noise in truth.noise.items()},
+        }
+
+    def _train(self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the moments and the weights after one step: the first of all, and one that resumes."""
+        results: dict[str, Array] = {}
+        for run, moments in ((FRESH, None), (RESUMED, drawn_moments(checkpoint.config))):
+            model = self._build(checkpoint, self._dtype, self._mode)
+            model.begin_training(PLAN, moments)
+            model.training_step(batch, masks)
+            after = model.moments()
+            parts = {FIRST_MOMENTS: after.first, SECOND_MOMENTS: after.second, WEIGHTS: model.weights()}
+            for part, tensors in parts.items():
+                results |= {f"{run}{part}{name}": tensor for name, tensor in tensors.items()}
+        return results
+
+
+def trace(model: Model, batch: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:
+    """Return every named value, and the masks that the framework builds as ``masks.<name>``."""
+    results = dict(model.trace(batch, replaced))
+    results.update({f"{MASKS}.{name}": mask for name, mask in model.masks(batch.valid).items()})
+    if isinstance(batch, PairBatch):
+        results.update({f"{MASKS}.target_{name}": mask for name, mask in model.masks(batch.target_valid).items()})
+    return results
+
+
+def call_methods(model: Model, batch: Batch) -> dict[str, Array]:
+    """Return what the public methods return, as ``api.<name>``."""
+    if isinstance(batch, AttentionBatch):
+        output, averaged = model.attend(batch.query, batch.key, batch.value, batch.allowed, batch.valid, batch.bias)
+        return {ATTEND: output, AVERAGED_WEIGHTS: averaged}
+    if isinstance(batch, PairBatch):
+        scores = model.forward(batch.source, batch.target, batch.valid, batch.target_valid)
+        return {ENCODE: model.encode(batch.source, batch.valid), FORWARD: scores}
+    assert isinstance(batch, EncoderBatch)
+    arguments = batch.source, batch.valid, batch.segment_ids, batch.task_ids
+    heads = {f"{API}.heads.{name}": value for name, value in model.heads(*arguments).items()}
+    return {ENCODE: model.encode(*arguments), **heads}
+
+
+def generate(model: Model, batch: PairBatch) -> dict[str, Array]:
+    """Return the ids that the model generates, decoded in both ways."""
+    length = min(model.config.target_max_length, GENERATED)
+    return {
+        CACHED: model.generate(batch.source, length, cached=True),
+        RECOMPUTED: model.generate(batch.source, length, cached=False),
+    }
+
+
+def _count_changed(weights: Mapping[str, Array], tensors: Mapping[str, Array]) -> Array:
+    names = weights.keys() | tensors.keys()
+    return np.array(sum(not np.array_equal(weights.get(name, ()), tensors.get(name, ())) for name in names))

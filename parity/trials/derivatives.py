@@ -1,0 +1,105 @@
+"""Gradients and training: what a framework derives from a forward pass, and what a step of Adam makes of it.
+
+A framework's float64 gradients are compared with derivatives of the reference, and its gradients in the dtype under
+test with those in float64. Both are computed on loud weights, in a model of the same configuration (``revealing.py``).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from triglot.impls.numpy_reference import training as reference
+from triglot.parity import adam
+from triglot.parity.gradients import GradientTruth, disagreement
+from triglot.parity.jobs import Job, Results
+from triglot.parity.judge import Subject, diverged, judge_error
+from triglot.parity.output_names import FRESH, GRADIENTS, LOSS, NOISE, RESUMED, TRUE
+from triglot.parity.report import Judgement, Row
+from triglot.parity.truth import Reference, distance
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs import Batch
+
+from .trial import Answers, Subjects, judge_each
+
+GRADIENTS_CHECK, TRAINING_CHECK = "gradients", "training"
+
+
+class DerivativeTrial:
+    """The loss of a batch and its gradients; with ``dropout_masks`` also a step of Adam, at first and resumed.
+
+    ``checkpoint``: the loud weights.
+    """
+
+    def __init__(
+        self, subjects: Subjects, checkpoint: Checkpoint, batch: Batch, dropout_masks: Mapping[str, Array] | None
+    ) -> None:
+        self.name = GRADIENTS_CHECK if dropout_masks is None else TRAINING_CHECK
+        self._trains = dropout_masks is not None
+        self._subjects = subjects
+        self._checkpoint = checkpoint
+        self._batch = batch
+        self._masks = dropout_masks or {}
+
+    def job(self) -> Job:
+        """See ``Trial.job``."""
+        return Job("training" if self._trains else "gradients", "loud", self._batch, self._masks)
+
+    def judge(self, answers: Answers) -> Iterator[Row]:
+        """See ``Trial.judge``."""
+        return judge_each(self.name, self._subjects, answers, self._judgements)
+
+    def _judgements(self, subject: Subject, results: Results) -> Iterable[Judgement]:
+        names = [LOSS, *(GRADIENTS + name for name in self._checkpoint.tensors)]
+        wrong = [name for name in names if self._mismatch(results, name)]
+        yield from (diverged(name, self._mismatch(results, name)) for name in wrong)
+        if wrong:
+            return
+        truth = GradientTruth(
+            {name: results[TRUE + name].astype(np.float64) for name in names},
+            {name: float(results[NOISE + name]) for name in names},
+        )
+        refuted = self._refuted(truth)
+        for name in names:
+            if name in refuted:
+                reason = f"in float64 it is {refuted[name]:.3g} times as far from the reference as rounding explains"
+                yield diverged(name, reason)
+            else:
+                error = distance(results[name], truth.values[name])
+                yield judge_error(name, error, truth.budget(name, subject.dtype), truth.noise[name])
+        if self._trains:
+            moments = adam.drawn_moments(self._checkpoint.config)
+            for run, before in ((FRESH, None), (RESUMED, moments)):
+                yield from adam.judge_step(self._checkpoint.tensors, before, truth, results, run, subject.dtype)
+
+    def _mismatch(self, results: Results, name: str) -> str:
+        """Return how the shape of the loss or of a gradient is wrong, in either dtype; empty if it is right."""
+        if not {name, TRUE + name, NOISE + name} <= results.keys():
+            return "the value is missing"
+        shape = () if name == LOSS else self._checkpoint.tensors[name.removeprefix(GRADIENTS)].shape
+        shapes = {results[name].shape, results[TRUE + name].shape}
+        return "" if shapes == {shape} else f"the shape is {max(shapes - {shape})}, expected {shape}"
+
+    def _refuted(self, truth: GradientTruth) -> dict[str, float]:
+        """Return the float64 values that the reference refutes, with their errors in units of what is allowed."""
+        transformer = Reference(self._checkpoint).model.backend.transformer
+        arrays = {name: _as_float64(array) for name, array in self._batch.arrays().items()}
+        masks = {name: _as_float64(mask) for name, mask in self._masks.items()}
+        true_loss = float(reference.loss(transformer, arrays, masks)[0])
+
+        def derivative(direction: Mapping[str, Array]) -> float:
+            return reference.derivative(transformer, arrays, masks, direction)
+
+        loss = float(truth.values[LOSS])
+        gradients = {name.removeprefix(GRADIENTS): value for name, value in truth.values.items() if name != LOSS}
+        if disagreement(loss, gradients, true_loss, derivative) <= 1:
+            return {}
+        # Which ones? A gradient that is right agrees along directions in which nothing else moves.
+        units = {LOSS: disagreement(loss, gradients, true_loss, lambda _: 0.0, "")}
+        for name in gradients:
+            units[GRADIENTS + name] = disagreement(true_loss, gradients, true_loss, derivative, name)
+        return {name: unit for name, unit in units.items() if not unit <= 1} or {LOSS: max(units.values())}
+
+
+def _as_float64(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -1,0 +1,46 @@
+"""Decoding: every id has to be one that rounding allows, with a key-value cache and without one."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from triglot.parity.generation import GenerationTruth
+from triglot.parity.jobs import GENERATED, Job, Results
+from triglot.parity.judge import Subject
+from triglot.parity.output_names import CACHED, IDS, RECOMPUTED
+from triglot.parity.report import Judgement, Row
+from triglot.parity.revealing import Weights
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs import PairBatch
+
+from .trial import Answers, Subjects, judge_each
+
+GENERATION = "generation"
+
+
+class GenerationTrial:
+    """What every framework generates for the sources of a batch, padded with the pad id."""
+
+    name = GENERATION
+
+    def __init__(self, subjects: Subjects, weights: Weights, checkpoint: Checkpoint, batch: PairBatch) -> None:
+        self._subjects = subjects
+        self._weights: Weights = weights
+        self._checkpoint = checkpoint
+        self._batch = batch
+
+    def job(self) -> Job:
+        """See ``Trial.job``."""
+        return Job("generation", self._weights, self._batch)
+
+    def judge(self, answers: Answers) -> Iterator[Row]:
+        """See ``Trial.judge``."""
+        (dtype,) = {subject.dtype for subject in self._subjects.values()}
+        truth = GenerationTruth(self._checkpoint, self._batch, dtype, GENERATED)
+
+        def judgements(_: Subject, results: Results) -> Iterable[Judgement]:
+            for name in (CACHED, RECOMPUTED):
+                ids = {IDS: results[name]} if name in results else {}
+                judgement = truth.judge(ids)
+                yield replace(judgement, name=judgement.name.replace(IDS, name, 1))
+
+        return judge_each(self.name, self._subjects, answers, judgements)

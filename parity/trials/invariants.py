@@ -1,0 +1,278 @@
+"""Invariants: changes of a batch that must not change a result, tried on what users call.
+
+``base``               the results that the others are compared with
+``other_padding``      other tokens in place of the padding
+``less_padding``       the first row and the columns that are padding in all other rows, cut off
+``alone``              one row without the others, and without its padding
+``other_order``        the rows in the opposite order
+``later_targets``      other target tokens after the middle of each row (causality)
+``overflowing_row``    a first row whose numbers overflow to infinity and NaN
+``no_segments``        segment and task ids left out, where they were zero
+
+A result may differ from the base by one budget of the base. An invariant is judged where the reference has it: with a
+masking value of -10, for example, padding has an influence by design.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from triglot.parity.budgets import budget
+from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
+from triglot.parity.jobs import Job, Results
+from triglot.parity.judge import Subject, diverged, judge_value, methods_of
+from triglot.parity.output_names import API
+from triglot.parity.report import Judgement, Row
+from triglot.parity.revealing import Weights, largest, ordinary_ids
+from triglot.parity.truth import Reference, Truth, distances
+from triglot.shared.arrays import Array, Bools
+from triglot.shared.inputs import Batch, PairBatch, random_batch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT
+
+from .trial import Answers, Subjects, judge_each
+
+INVARIANTS = "invariants"
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change of the base batch.
+
+    ``rows``: which row of the base each row has to equal, None: none of them. ``targets``: how many target tokens of
+    each row have to, None: all. ``holds_anyway``: the reference cannot run on it, but no model may lack the invariant.
+    """
+
+    name: str
+    batch: Batch
+    rows: Sequence[int | None]
+    weights: Weights = "loud"
+    targets: int | None = None
+    holds_anyway: bool = False
+
+    def selected(self, name: str, dimensions: int) -> Bools:
+        """Return where a named value has to equal the base's: a mask that broadcasts to it."""
+        config = self.batch.config
+        rows = np.array([row is not None for row in self.rows])
+        places = _along(rows, 0, dimensions)
+        selected = judged_tokens(name, self.batch, config)
+        if selected is not None:
+            places = places & selected
+        if self.targets is not None and name.startswith("heads."):
+            assert isinstance(self.batch, PairBatch)
+            before = np.arange(self.batch.target.shape[1], dtype=np.intp) < self.targets
+            places = places & _along(before, 1, dimensions)
+        return places
+
+    def of_base(self, value: Array, shape: tuple[int, ...]) -> Array:
+        """Return the part of a value of the base that a value of this ``shape`` has to equal."""
+        rows = [row or 0 for row in self.rows]
+        return value[rows][tuple(slice(size) for size in shape)]
+
+
+class Base:
+    """What the variants of one parity run share: the truth of the base, and what each framework made of the base."""
+
+    def __init__(self, reference: Reference, batch: Batch, dtype: str) -> None:
+        self.reference = reference
+        self.batch = batch
+        self.dtype = dtype
+        self.results: dict[str, Results] = {}
+        self._truth: Truth | None = None
+
+    @property
+    def truth(self) -> Truth:
+        """The true outputs of the base, and their noise."""
+        if self._truth is None:
+            self._truth = self.reference.truth_of_outputs(self.batch)
+        return self._truth
+
+
+class InvariantTrial:
+    """Whether the results of a variant equal those of the base, which is the first variant."""
+
+    name = INVARIANTS
+
+    def __init__(self, variant: Variant, base: Base, subjects: Subjects) -> None:
+        self._variant = variant
+        self._base = base
+        self._subjects = subjects
+
+    def job(self) -> Job:
+        """See ``Trial.job``."""
+        return Job("methods", self._variant.weights, self._variant.batch)
+
+    def judge(self, answers: Answers) -> Iterator[Row]:
+        """See ``Trial.judge``."""
+        kept = self._kept()
+        return judge_each(
+            self.name, self._subjects, answers, lambda subject, results: self._judgements(subject, results, kept)
+        )
+
+    def _kept(self) -> list[str]:
+        """Return the named values that the variant does not change, by the reference."""
+        truth, variant = self._base.truth, self._variant
+        names = list(methods_of(variant.batch.config))
+        if variant.weights == "overflowing" and variant.batch.config.tied_embeddings:
+            names = [name for name in names if not name.endswith("masked_lm")]  # it scores the overflowing token
+        if variant.holds_anyway:
+            return names
+        outputs = self._base.reference.outputs(variant.batch)
+        kept: list[str] = []
+        for name in names:
+            value = outputs[outputs_name(name)]
+            expected, noise = (
+                variant.of_base(array[outputs_name(name)], value.shape) for array in (truth.values, truth.noise)
+            )
+            places = variant.selected(name, value.ndim)
+            error, magnitude, noisiest = (
+                float(array.max(initial=0.0, where=places))
+                for array in (distances(value, expected), np.abs(expected), noise)
+            )
+            if error <= budget(noisiest, magnitude, self._base.dtype):
+                kept.append(name)
+        return kept
+
+    def _judgements(self, subject: Subject, results: Results, kept: Sequence[str]) -> Iterable[Judgement]:
+        variant, config = self._variant, self._variant.batch.config
+        if variant.name == BASE:
+            self._base.results[subject.framework] = results
+            return
+        base, truth = self._base.results.get(subject.framework, {}), self._base.truth
+        for name in kept:
+            method = methods_of(config)[name]
+            label = f"{variant.name}.{method.removeprefix(f'{API}.')}"
+            if method not in results or method not in base:
+                yield diverged(label, "the value is missing")
+                continue
+            shape = results[method].shape
+            expected = variant.of_base(base[method], shape)
+            if expected.shape != shape:
+                yield diverged(label, f"the shape is {shape}, expected at most {expected.shape}")
+                continue
+            around = Truth({name: expected}, {name: variant.of_base(truth.noise[outputs_name(name)], shape)}, _none)
+            places = variant.selected(name, len(shape))
+            yield judge_value(label, results[method], around, name, subject, config, places)
+
+
+def invariant_trials(reference: Reference, subjects: Subjects, dtype: str, seed: int) -> list[InvariantTrial]:
+    """Return a trial for the base and for each variant of it that the model has. ``reference``: on loud weights."""
+    generator = np.random.default_rng([seed, 4])
+    batch = rounded_batch(_base(reference.model.config, generator), dtype)
+    base = Base(reference, batch, dtype)
+    return [
+        InvariantTrial(replace(variant, batch=rounded_batch(variant.batch, dtype)), base, subjects)
+        for variant in _variants(batch, dtype, generator)
+    ]
+
+
+def _base(config: ModelConfig, generator: np.random.Generator) -> Batch:
+    """Return a batch without the overflowing token, and with segments and tasks of 0."""
+    batch = random_batch(config, row_lengths(config), generator)
+    changes: dict[str, Any] = {}
+    for name, array in batch.arrays().items():
+        if name in ("segment_ids", "task_ids"):
+            changes[name] = np.zeros_like(array)
+        if name in ("source", "target") and len(ordinary_ids(config)) == 2:
+            overflowing, other = ordinary_ids(config)
+            changes[name] = np.where(array == overflowing, other, array).astype(array.dtype)
+    return replace(batch, **changes)
+
+
+def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterator[Variant]:
+    config, rows = base.config, range(base.rows)
+    yield Variant(BASE, base, rows)
+    yield Variant("other_padding", _with_other_padding(base, generator), rows)
+    yield Variant("less_padding", _part(base, rows[1:]), rows[1:])
+    yield Variant("alone", _part(base, rows[1:2]), rows[1:2])
+    yield Variant("other_order", _reordered(base, rows[::-1]), rows[::-1])
+    if isinstance(base, PairBatch):
+        middle = base.target.shape[1] // 2
+        target = base.target.copy()
+        target[:, middle:] = _other_ids(target[:, middle:], config.target_vocabulary, generator)
+        yield Variant("later_targets", replace(base, target=target), rows, targets=middle)
+    others = [None, *rows[1:]]
+    if len(ordinary_ids(config)) == 2:
+        ids = {name: getattr(base, name).copy() for name in ("source", "target") if name in base.arrays()}
+        for array in ids.values():
+            array[0] = ordinary_ids(config)[0]
+        yield Variant("overflowing_row", replace(base, **ids), others, "overflowing", holds_anyway=True)
+    if not config.source_vocabulary:
+        vectors = {name: array.copy() for name, array in base.arrays().items() if name in _VECTORS}
+        for array in vectors.values():
+            array[0] = largest(dtype)
+        yield Variant("overflowing_row", replace(base, **vectors), others, holds_anyway=True)
+    if config.segments or config.tasks:
+        yield Variant("no_segments", replace(base, segment_ids=None, task_ids=None), rows, holds_anyway=True)
+
+
+# The arrays of a batch by what their second axis is.
+_ALONG_SOURCE = ("source", "valid", "segment_ids", "task_ids", "key", "value")
+_ALONG_TARGET = ("target", "target_valid")
+_VECTORS = ("source", "query", "key", "value")
+
+
+def _reordered(batch: Batch, rows: Sequence[int]) -> Batch:
+    return replace(batch, **{name: array[list(rows)] for name, array in batch.arrays().items()})
+
+
+def _part(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Return the rows, without the columns that are padding in all of them."""
+    part = _reordered(batch, rows)
+    sources, targets = (
+        int(np.flatnonzero(part.real_tokens().get(axis, np.ones((1, 1))).any(axis=0)).max()) + 1
+        for axis in ("source", "target")
+    )
+    changes: dict[str, Array] = {}
+    for name, array in part.arrays().items():
+        if name in _ALONG_SOURCE:
+            changes[name] = array[:, :sources]
+        if name in _ALONG_TARGET:
+            changes[name] = array[:, :targets]
+        if name in ("allowed", "bias"):
+            changes[name] = array[..., :sources]
+    return replace(part, **changes)
+
+
+def _with_other_padding(batch: Batch, generator: np.random.Generator) -> Batch:
+    config = batch.config
+    vocabularies = {
+        "source": config.source_vocabulary,
+        "target": config.target_vocabulary,
+        "segment_ids": config.segments,
+        "task_ids": config.tasks,
+    }
+    changes: dict[str, Array] = {}
+    for name, array in batch.arrays().items():
+        real = batch.real_tokens()["target" if name in _ALONG_TARGET else "source"]
+        if array.dtype.kind == "f" and name in ("source", "key", "value"):
+            drawn = 10 * generator.standard_normal(array.shape)
+            changes[name] = np.where(real[:, :, None], array, drawn).astype(array.dtype)
+        elif vocabularies.get(name):
+            other = _other_ids(array, vocabularies[name], generator)
+            changes[name] = np.where(real, array, other).astype(array.dtype)
+    return replace(batch, **changes)
+
+
+def _other_ids(ids: Array, vocabulary: int, generator: np.random.Generator) -> Array:
+    """Return an id for each, another one if there is more than one."""
+    return (ids + generator.integers(min(1, vocabulary - 1), vocabulary, ids.shape)) % vocabulary
+
+
+def outputs_name(name: str) -> str:
+    """Return the name of an output (see ``output_names.py``) for that of a named value."""
+    return {ATTENDED: OUTPUT, AVERAGED: "averaged"}.get(name, name.removeprefix("heads."))
+
+
+def _along(mask: Bools, axis: int, dimensions: int) -> Bools:
+    """Return a mask of one axis such that it broadcasts to a value of so many dimensions."""
+    shape = [1] * dimensions
+    shape[axis] = len(mask)
+    return mask.reshape(shape)
+
+
+def _none(_: int, __: Results) -> dict[str, Array]:
+    return {}
