@@ -1,8 +1,7 @@
 """Unusual inputs: what users do and random batches do not, one batch for each kind.
 
-``length_one``       single tokens: nothing to average, nothing to mask
 ``maximum_length``   one row of the greatest length: the last position, the longest sums
-``many_rows``        more rows than any other batch, and an odd number of them
+``single_tokens``    nothing to average, nothing to mask; and more rows than in any other batch, an odd number
 ``repeated_tokens``  each row repeats one token, so rounding decides what differs
 ``edge_ids``         the first and the last id of the vocabulary, the special ids, and the largest segment and task
 ``left_padding``     padding at the left, as decoders are often batched: positions still count from the first column
@@ -19,18 +18,16 @@ from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import AttentionBatch, Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
 
-NAMES = ("length_one", "maximum_length", "many_rows", "repeated_tokens", "edge_ids", "left_padding", "holes")
+NAMES = ("maximum_length", "single_tokens", "repeated_tokens", "edge_ids", "left_padding", "holes")
 MANY_ROWS = 35
 
 
 def unusual_batch(name: str, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
     """Return the batch ``name``, one of ``NAMES``. Where it needs no size of its own, its rows have ``lengths``."""
-    if name == "length_one":
-        return random_batch(config, [1, 1], generator)
     if name == "maximum_length":
         return random_batch(config, [config.source_max_length], generator)
-    if name == "many_rows":
-        return random_batch(config, [min(1 + row % 3, config.source_max_length) for row in range(MANY_ROWS)], generator)
+    if name == "single_tokens":
+        return random_batch(config, [1] * MANY_ROWS, generator)
     full = random_batch(config, [max(lengths)] * len(lengths), generator)
     if name == "repeated_tokens":
         return _repeated(full)

@@ -2,7 +2,6 @@
 
 ``base``               the results that the others are compared with
 ``other_padding``      other tokens in place of the padding
-``less_padding``       the first row and the columns that are padding in all other rows, cut off
 ``alone``              one row without the others, and without its padding
 ``other_order``        the rows in the opposite order
 ``later_targets``      other target tokens after the middle of each row (causality)
@@ -186,7 +185,6 @@ def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterat
     config, rows = base.config, range(base.rows)
     yield Variant(BASE, base, rows)
     yield Variant("other_padding", _with_other_padding(base, generator), rows)
-    yield Variant("less_padding", _part(base, rows[1:]), rows[1:])
     yield Variant("alone", _part(base, rows[1:2]), rows[1:2])
     yield Variant("other_order", _reordered(base, rows[::-1]), rows[::-1])
     if isinstance(base, PairBatch):
