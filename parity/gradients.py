@@ -142,7 +142,7 @@ def disagreement(
             for name, gradient in gradients.items()
             if only in (None, name)
         }
-        terms = {name: gradient * direction[name] for name, gradient in gradients.items()}
+        terms = {name: gradients[name] * along for name, along in direction.items()}
         scale = sum(float(np.abs(products).sum()) for products in terms.values())
         error = abs(sum(float(products.sum()) for products in terms.values()) - derivative(direction))
         allowed = unit * (scale + abs(true_loss) * LEAST_GRADIENT)

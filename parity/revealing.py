@@ -4,12 +4,12 @@ Trained weights hide bugs from the outputs: pre-activations are so small that an
 variances so large that a wrong epsilon does not matter. What a user calls shows nothing but outputs, so it also runs on
 sets of weights that are drawn for this purpose:
 
-``loud``         activations of about 1 everywhere, so that every nonlinear step bends them; a decoder ends one sentence
-                 and not another
+``loud``         activations of about 1 everywhere, so that every nonlinear step bends them
 ``quiet``        the same, except that what each norm receives is about as small as epsilon
 ``extreme``      scores as large as the masking value, or of some hundred, and a mean of many deviations before each
                  norm
 ``overflowing``  loud, except that the vectors of one token are the largest numbers of the format
+``varied``       what a decoder generates depends on the source and on the tokens before, and some of it ends
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model.config import DROPOUT_RATES, ModelConfig
 from triglot.shared.model.schema import Parameter, parameters
 
-Revealing = Literal["loud", "quiet", "extreme", "overflowing"]
+Revealing = Literal["loud", "quiet", "extreme", "overflowing", "varied"]
 # "perturbed" are the given ones, changed so that no norm and no bias is the identity.
 Weights = Literal["given", "perturbed"] | Revealing
 
@@ -37,8 +37,9 @@ _LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0*
 
 # Deviation of the scores in an extreme model: exp overflows, but float16 does not.
 _SCORES = 300.0
-# The scores of the end of a sentence, in deviations of the others: it is the likeliest token about one time in six.
-_END = 3.0
+# Loud weights times these numbers generate varied sentences. In 24 tokens, two to eight of eight sentences ended.
+_VARIED_TOKENS = _VARIED_MEMORY = _VARIED_END = 3.0
+_VARIED_BIASES = 0.1
 _LARGEST_SCORES = {"float32": 1e9, "float64": 1e9, "bfloat16": 1e9, "float16": 5e3}
 # The mean before each norm of an extreme model, in deviations. 16 bits would round a larger one to a few numbers.
 _OFFSETS = {"float32": 256.0, "float64": 256.0, "bfloat16": 8.0, "float16": 32.0}
@@ -55,9 +56,6 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
         name: _draw(parameter, np.random.default_rng([seed, 3, *name.encode()]))
         for name, parameter in parameters(shallow).items()
     }
-    if config.kind == "encoder_decoder" and config.end_id is not None:
-        for name in (name for name in loud if name.startswith("heads.") and name.endswith(".weight")):
-            loud[name][..., config.end_id] *= _END
     shrunk = np.float32(quiet_scale(config, dtype))
     quiet = {name: tensor if roles[name] == "linear_weight" else tensor * shrunk for name, tensor in loud.items()}
     scores = min(max(_SCORES, abs(config.masking_value or 0.0)), _LARGEST_SCORES[dtype])
@@ -72,7 +70,23 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     sets: dict[Revealing, dict[str, Array]] = {
         **{"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
     }
+    if config.kind == "encoder_decoder" and config.end_id is not None:
+        sets["varied"] = {name: tensor * _varied(name, tensor, config.end_id) for name, tensor in loud.items()}
     return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
+
+
+def _varied(name: str, tensor: Array, end_id: int) -> Array:
+    """Return what a loud tensor is multiplied with, so that varied sentences are generated."""
+    factor = np.ones(tensor.shape[-1], np.float32)
+    if name.endswith(".bias"):
+        factor[:] = _VARIED_BIASES
+    if name.endswith("token.weight"):
+        factor[:] = _VARIED_TOKENS
+    if name.endswith(("cross_attention.value.weight", "cross_attention.output.weight")):
+        factor[:] = _VARIED_MEMORY
+    if name.startswith("heads."):
+        factor[end_id] *= _VARIED_END
+    return factor
 
 
 def _shallow(config: ModelConfig) -> ModelConfig:

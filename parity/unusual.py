@@ -1,7 +1,7 @@
 """Unusual inputs: what users do and random batches do not, one batch for each kind.
 
 ``maximum_length``   one row of the greatest length: the last position, the longest sums
-``single_tokens``    nothing to average, nothing to mask; and more rows than in any other batch, an odd number
+``short_rows``       more rows than in any other batch, an odd number, of one token or two
 ``repeated_tokens``  each row repeats one token, so rounding decides what differs
 ``edge_ids``         the first and the last id of the vocabulary, the special ids, and the largest segment and task
 ``left_padding``     padding at the left, as decoders are often batched: positions still count from the first column
@@ -18,7 +18,7 @@ from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import AttentionBatch, Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
 
-NAMES = ("maximum_length", "single_tokens", "repeated_tokens", "edge_ids", "left_padding", "holes")
+NAMES = ("maximum_length", "short_rows", "repeated_tokens", "edge_ids", "left_padding", "holes")
 MANY_ROWS = 35
 
 
@@ -26,8 +26,8 @@ def unusual_batch(name: str, config: ModelConfig, lengths: Sequence[int], genera
     """Return the batch ``name``, one of ``NAMES``. Where it needs no size of its own, its rows have ``lengths``."""
     if name == "maximum_length":
         return random_batch(config, [config.source_max_length], generator)
-    if name == "single_tokens":
-        return random_batch(config, [1] * MANY_ROWS, generator)
+    if name == "short_rows":
+        return random_batch(config, [min(1 + row % 2, config.source_max_length) for row in range(MANY_ROWS)], generator)
     full = random_batch(config, [max(lengths)] * len(lengths), generator)
     if name == "repeated_tokens":
         return _repeated(full)

@@ -12,9 +12,14 @@ TRANSLATION, ANNOTATED, PRENORM, ATTENTION = "translation-tiny", "annotated-tiny
 PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
 
 
+FORWARD_CHECKS = ("masks", "steps", "forward")
+
+
 @dataclass(frozen=True)
 class Bug:
     """A change of source text per framework, the file that it changes, and the value that the check has to name.
+
+    Outside the forward pass, ``found_at`` is how the name of that value begins.
 
     ``recipe``: the model in which it matters. ``weights``: tensors beside which it would hide from a budget that is set
     by the largest entry of a value. ``checks``: the kinds of check that are tried on it.
@@ -27,21 +32,32 @@ class Bug:
     jax: Mapping[str, str]
     recipe: str | ModelConfig = POST_NORM
     weights: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    checks: Sequence[str] = ("masks", "steps", "forward")
+    checks: Sequence[str] = FORWARD_CHECKS
 
     @property
     def config(self) -> ModelConfig:
         """The configuration of the model in which the bug matters."""
         return recipe(self.recipe) if isinstance(self.recipe, str) else self.recipe
 
+    @property
+    def in_forward_pass(self) -> bool:
+        """Whether the named values of a forward pass show the bug."""
+        return self.checks == FORWARD_CHECKS
+
     def change(self, framework: str) -> Mapping[str, str]:
         """Return the change of source text in ``framework``: what is there, and what replaces it."""
         return {"torch": self.torch, "paddle": self.paddle, "jax": self.jax}[framework]
 
 
-def everywhere(found_at: str, file: str, change: Mapping[str, str], recipe: str | ModelConfig = POST_NORM) -> Bug:
+def everywhere(
+    found_at: str,
+    file: str,
+    change: Mapping[str, str],
+    recipe: str | ModelConfig = POST_NORM,
+    checks: Sequence[str] = FORWARD_CHECKS,
+) -> Bug:
     """Return a bug with the same change in all frameworks."""
-    return Bug(found_at, file, change, change, change, recipe)
+    return Bug(found_at, file, change, change, change, recipe, checks=checks)
 
 
 def loading(found_at: str, array: str) -> Bug:

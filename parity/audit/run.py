@@ -1,7 +1,7 @@
 """Plant the bugs of the catalogue, and see what the verdict and simpler rules say of each."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -17,6 +17,7 @@ from triglot.parity.report import Report, worst
 from triglot.parity.run import compare, weights_for
 from triglot.parity.trials.plan import selected_checks
 from triglot.parity.truth import Reference
+from triglot.shared.arrays import HALVES
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores, limit_threads
 from triglot.shared.inputs import Batch, random_batch
@@ -66,15 +67,23 @@ class Task:
     only_without_probe: bool = False
 
 
-def tasks(frameworks: Sequence[str], bugs: Iterable[str], dtype: str, *, seeds: int, models: int) -> list[Task]:
+def tasks(frameworks: Sequence[str], bugs: Sequence[str], dtype: str, *, seeds: int, models: int) -> list[Task]:
     """Return what to do for every framework: every bug with so many seeds, and so many correct models."""
     work: list[Task] = []
     for framework in frameworks:
         for only_without_probe in (False, True) if seeds else ():
-            work += [Task(bug, framework, dtype, range(seeds), only_without_probe) for bug in bugs]
+            tried = [bug for bug in bugs if is_possible(BUGS[bug], dtype, only_without_probe=only_without_probe)]
+            work += [Task(bug, framework, dtype, range(seeds), only_without_probe) for bug in tried]
         for first in range(0, models, CHUNK):
             work.append(Task(NOTHING, framework, dtype, range(first, min(first + CHUNK, models))))
     return work
+
+
+def is_possible(bug: Bug, dtype: str, *, only_without_probe: bool) -> bool:
+    """Return whether a bug can be tried: gradients are not judged in 16 bits, and only a forward pass has a probe."""
+    if only_without_probe and not bug.in_forward_pass:
+        return False
+    return not (dtype in HALVES and {"gradients", "training"} & {*bug.checks})
 
 
 def run_all(work: Sequence[Task], jobs: int | None = None) -> Iterator[list[Outcome]]:
@@ -114,7 +123,7 @@ def _correct(task: Task) -> Iterator[Outcome]:
 def _outcome(task: Task, seed: int, build: Build, checkpoint: Checkpoint, bug: Bug | None) -> Outcome:
     report = judge(task.framework, build, checkpoint, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
-    if not task.only_without_probe and report.verdict != "error":
+    if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
         model, reference = build(checkpoint, task.dtype, "eager"), Reference(checkpoint, task.dtype)
         found = rules.complaints(report, model, reference, [batch_of(checkpoint.config, seed)])
         outcome = replace(outcome, complaints=found)
@@ -122,8 +131,7 @@ def _outcome(task: Task, seed: int, build: Build, checkpoint: Checkpoint, bug: B
     if divergence is None:
         return outcome
     row = worst(row for row in report.rows if row.name == divergence.name)
-    expected = bug.found_at if bug else ""
-    right = divergence.name.startswith("api.") if task.only_without_probe else divergence.name == expected
+    right = bug is not None and _is_place(divergence.name, bug, only_without_probe=task.only_without_probe)
     return replace(
         outcome,
         found_at=divergence.name,
@@ -131,6 +139,12 @@ def _outcome(task: Task, seed: int, build: Build, checkpoint: Checkpoint, bug: B
         check=row.check,
         times_budget=row.budget_used,
     )
+
+
+def _is_place(name: str, bug: Bug, *, only_without_probe: bool) -> bool:
+    if only_without_probe:
+        return name.startswith("api.")
+    return name == bug.found_at if bug.in_forward_pass else name.startswith(bug.found_at)
 
 
 def checkpoint_of(bug: Bug, seed: int) -> Checkpoint:

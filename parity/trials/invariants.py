@@ -2,7 +2,7 @@
 
 ``base``               the results that the others are compared with
 ``other_padding``      other tokens in place of the padding
-``alone``              one row without the others, and without its padding
+``alone``              a row of a single token without the others, and without its padding
 ``other_order``        the rows in the opposite order
 ``later_targets``      other target tokens after the middle of each row (causality)
 ``overflowing_row``    a first row whose numbers overflow to infinity and NaN
@@ -35,6 +35,7 @@ from .trial import Answers, Subjects, judge_each
 
 INVARIANTS = "invariants"
 BASE = "base"
+SINGLE = 2  # the row of a single token, see ``checks.LENGTHS``
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterat
     config, rows = base.config, range(base.rows)
     yield Variant(BASE, base, rows)
     yield Variant("other_padding", _with_other_padding(base, generator), rows)
-    yield Variant("alone", _part(base, rows[1:2]), rows[1:2])
+    yield Variant("alone", _part(base, [SINGLE]), [SINGLE])
     yield Variant("other_order", _reordered(base, rows[::-1]), rows[::-1])
     if isinstance(base, PairBatch):
         middle = base.target.shape[1] // 2

@@ -77,7 +77,7 @@ def plan_trials(
     if "invariants" in selected:
         trials += invariant_trials(references["loud"], subjects, dtype, seed)
     if "generation" in selected:
-        for name in ("given", "loud"):
+        for name in ("given", "varied"):
             batch = _sources(weights[name].config, generator)
             trials.append(GenerationTrial(subjects, name, weights[name], batch))
     for kind in ("gradients", "training"):
@@ -102,7 +102,7 @@ def _forward_checks(selected: Sequence[str], planned: Sequence[checks.Check]) ->
 
 def _sources(config: ModelConfig, generator: np.random.Generator) -> PairBatch:
     """Return sources in which no real token is the pad id, because that is how the padding is recognised."""
-    batch = random_batch(config, checks.row_lengths(config), generator)
+    batch = random_batch(config, 2 * checks.row_lengths(config), generator)
     assert isinstance(batch, PairBatch)
     other = 0 if config.pad_id else 1
     source = np.where(batch.valid & (batch.source == config.pad_id), other, batch.source).astype(batch.source.dtype)

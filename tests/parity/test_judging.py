@@ -301,7 +301,8 @@ def test_the_plan_has_every_check_and_the_extreme_lengths():
     assert {check.name for check in checks} | {"masks", "api", "local"} == set(CHECKS)
     by_name = {check.name: check.batch for check in checks}
     assert not by_name["masking"].valid[-1].any()
-    assert by_name["length_one"].valid.shape[1] == 1
+    assert by_name["short_rows"].rows > 32
+    assert not by_name["short_rows"].valid.all()
     assert by_name["maximum_length"].valid.shape[1] == CONFIG.source_max_length
     repeated = by_name["repeated_tokens"].arrays()["source"]
     assert repeated.shape[1] > 1

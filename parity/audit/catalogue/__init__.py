@@ -1,8 +1,9 @@
 """The catalogue of bugs, by name. Each module holds those of one part of the model."""
 
-from . import attention, decoder, embeddings, heads, layers, model
+from . import attention, decoder, embeddings, generation, heads, layers, model, training
 
-BUGS = {**embeddings.BUGS, **attention.BUGS, **layers.BUGS, **decoder.BUGS, **heads.BUGS, **model.BUGS}
+_MODULES = (embeddings, attention, layers, decoder, heads, model, generation, training)
+BUGS = {name: bug for module in _MODULES for name, bug in module.BUGS.items()}
 
 # Bugs that change no result of a public method by more than rounding does, and why.
 INVISIBLE = {

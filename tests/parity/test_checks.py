@@ -1,0 +1,121 @@
+"""The kinds of check: each can be chosen alone, and each judges what it says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triglot
+from triglot.parity.checks import KINDS
+from triglot.parity.jobs import Job, Runner
+from triglot.parity.judge import Subject
+from triglot.parity.output_names import ENCODE, FORWARD
+from triglot.parity.run import weights_for
+from triglot.parity.trials.invariants import BASE, invariant_trials
+from triglot.parity.trials.plan import selected_checks
+from triglot.parity.truth import Reference
+from triglot.shared.choices import CHECKS
+from triglot.shared.errors import ConfigError
+from triglot.shared.model.recipes import recipe
+
+SUBJECTS = {"torch": Subject("torch", "eager", "float32")}
+VARIANTS = {
+    "bert-base-tiny": ["other_padding", "alone", "other_order", "overflowing_row", "no_segments"],
+    "translation-tiny": ["other_padding", "alone", "other_order", "later_targets", "overflowing_row"],
+    "dygraph-tiny": ["other_padding", "alone", "other_order", "overflowing_row"],
+    "multihead-tiny": ["other_padding", "alone", "other_order", "overflowing_row"],
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_a_kind_can_be_chosen_alone(kind, framework, make_checkpoint):
+    name = "translation-tiny" if kind == "generation" else "bert-base-tiny"
+    report = triglot.check(make_checkpoint(name), [framework], checks=[kind], isolate=False)
+    assert report.verdict == "pass"
+    assert {KINDS.get(row.check, row.check) for row in report.rows} == {kind}
+    others = [other for other in CHECKS if other != kind and (other != "generation" or name == "translation-tiny")]
+    assert report.unchecked == tuple(others)
+
+
+def test_by_default_all_are_chosen_but_gradients_and_training():
+    config = recipe("translation-tiny")
+    assert selected_checks(None, config, "float32", "eager") == CHECKS[:5]
+    assert selected_checks(["training", "masks", "masks"], config, "float32", "eager") == ("masks", "training")
+    assert "generation" not in selected_checks(None, recipe("bert-base-tiny"), "float32", "eager")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "recipe_name", "dtype", "mode", "message"),
+    [
+        (["nonsense"], "bert-base-tiny", "float32", "eager", "no check 'nonsense'; expected some of masks, steps"),
+        ([], "bert-base-tiny", "float32", "eager", "checks is empty; name some of masks, steps"),
+        (["generation"], "bert-base-tiny", "float32", "eager", "'generation' is impossible here: .* no decoder"),
+        (["gradients"], "multihead-tiny", "float32", "eager", "'gradients' is impossible here: .* no loss"),
+        (
+            ["gradients"],
+            "bert-base-tiny",
+            "float16",
+            "eager",
+            "noise of gradients is not known in float16; use float32",
+        ),
+        (["training"], "bert-base-tiny", "float32", "compiled", "mode 'compiled' cannot train"),
+    ],
+)
+def test_an_impossible_choice_is_refused(chosen, recipe_name, dtype, mode, message, make_checkpoint):
+    with pytest.raises(ConfigError, match=message):
+        triglot.check(make_checkpoint(recipe_name), ["torch"], checks=chosen, dtype=dtype, mode=mode)
+
+
+def trials_and_results(checkpoint):
+    """Return the trials of the invariants, and what PyTorch returns in each."""
+    weights = weights_for(checkpoint, "float32", 0)
+    runner = Runner(lambda each, dtype, _: triglot.build("torch", each, dtype=dtype), "float32", "eager")
+    trials = invariant_trials(Reference(weights["loud"], "float32"), SUBJECTS, "float32", 0)
+    jobs: list[Job] = [trial.job() for trial in trials]
+    return trials, [runner.run(job.kind, weights[job.weights], job.batch, job.arrays) for job in jobs]
+
+
+@pytest.mark.parametrize("recipe_name", VARIANTS)
+def test_each_invariant_notices_a_change_of_its_own(recipe_name, make_checkpoint):
+    trials, results = trials_and_results(make_checkpoint(recipe_name))
+    names = []
+    assert not list(trials[0].judge([("torch", results[0])]))
+    for trial, result in zip(trials[1:], results[1:], strict=True):
+        rows = list(trial.judge([("torch", result)]))
+        assert {row.verdict for row in rows} == {"pass"}
+        names += dict.fromkeys(row.name.split(".")[0] for row in rows)
+        moved = {name: value + np.float32(1e-3) for name, value in result.items()}
+        assert all(row.verdict == "diverged" for row in trial.judge([("torch", moved)]))
+    assert names == VARIANTS[recipe_name]
+
+
+def test_a_row_that_overflows_is_not_finite(make_checkpoint):
+    """Otherwise the invariant would prove nothing."""
+    trials, results = trials_and_results(make_checkpoint("bert-base-tiny"))
+    (result,) = [each for trial, each in zip(trials, results, strict=True) if trial._variant.name == "overflowing_row"]
+    assert not np.isfinite(result[ENCODE][0]).any()
+    assert np.isfinite(result[ENCODE][1:]).all()
+
+
+def test_causality_is_judged_only_before_the_change(make_checkpoint):
+    trials, results = trials_and_results(make_checkpoint("translation-tiny"))
+    by_name = {trial._variant.name: result for trial, result in zip(trials, results, strict=True)}
+    change = np.abs(by_name["later_targets"][FORWARD] - by_name[BASE][FORWARD]).max(axis=(0, 2))
+    middle = len(change) // 2
+    assert change[:middle].max() == 0
+    assert change[middle:].max() > 1e-2
+
+
+def test_an_invariant_that_the_reference_lacks_is_not_judged(make_checkpoint):
+    """A masking value of -3 lets padding contribute, by design."""
+    config = replace(recipe("bert-base-tiny"), masking="add", masking_value=-3.0)
+    report = triglot.check(triglot.initialize(config), ["torch"], checks=["invariants"], isolate=False)
+    assert report.verdict == "pass"
+    assert {row.name.split(".")[0] for row in report.rows} == {"other_order", "overflowing_row", "no_segments"}
+
+
+def test_a_method_without_a_result_diverges(make_checkpoint):
+    trials, _ = trials_and_results(make_checkpoint("bert-base-tiny"))
+    for trial in trials[1:]:
+        rows = list(trial.judge([("torch", {})]))
+        assert {(row.verdict, row.reason) for row in rows} == {("diverged", "the value is missing")}
