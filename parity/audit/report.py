@@ -21,8 +21,7 @@ class BugLine:
     """One bug over all its tries: how many were caught and located, by which check mostly, and by how much at least.
 
     ``times_budget``: the least error by framework, in multiples of the budget; None if it was NaN or a missing value.
-    ``caught_in_methods``: how many tries
-    were caught of those where only the public methods had the bug.
+    ``caught_in_methods``: how many tries were caught of those where only the public methods had the bug.
     """
 
     bug: str
@@ -37,7 +36,7 @@ class BugLine:
 
 @dataclass(frozen=True)
 class RuleLine:
-    """One rule over all tries: the bugs that it always catches, and its alarms at correct implementations."""
+    """One rule over all tries: the bugs in the forward pass that it always catches, and its alarms at correct code."""
 
     rule: str
     bugs: int
@@ -61,7 +60,8 @@ class AuditReport:
     @property
     def rule_lines(self) -> list[RuleLine]:
         """A line for each rule, ours first."""
-        planted = [outcome for outcome in self.outcomes if outcome.bug != NOTHING and not outcome.only_without_probe]
+        tried = [outcome for outcome in self.outcomes if outcome.bug != NOTHING and not outcome.only_without_probe]
+        planted = [outcome for outcome in tried if outcome.complaints]  # rules are for forward passes only
         correct = [outcome for outcome in self.outcomes if outcome.bug == NOTHING]
         bugs = set(outcome.bug for outcome in planted)
         lines: list[RuleLine] = []

@@ -256,3 +256,15 @@ def test_a_target_folder_that_cannot_be_written(targets, workplace, make_checkpo
             assert_refused(result, f"cannot write {target}:.*{reason}")
             with refusal(OutputError, f"^cannot write {re.escape(str(workplace / target))}: "):
                 triglot.port(make_checkpoint(BERT), target, target_dialect="huggingface")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        ("gradient", "'--check': 'gradient' is not one of 'masks', 'steps', .*; see triglot parity --help"),
+        ("generation", "the check 'generation' is impossible here: this model has no decoder"),
+    ],
+)
+def test_a_check_that_the_model_does_not_have(kind, pattern, workplace, command):
+    with unchanged(workplace):
+        assert_refused(command("parity", "bert-base-tiny", "--check", kind), pattern)

@@ -119,3 +119,13 @@ def test_a_method_without_a_result_diverges(make_checkpoint):
     for trial in trials[1:]:
         rows = list(trial.judge([("torch", {})]))
         assert {(row.verdict, row.reason) for row in rows} == {("diverged", "the value is missing")}
+
+
+def test_the_command_says_what_it_did_not_check(command):
+    code, out, err = command(
+        "parity", "bert-base-tiny", "--framework", "torch", *(f"--check={kind}" for kind in chosen)
+    )
+    assert (code, err) == (0, "")
+    assert "not checked: steps, forward, gradients, training (choose with --check)" in out
+    assert "invariants" in out
+    assert "every step alone" not in out
