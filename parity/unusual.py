@@ -1,5 +1,6 @@
 """Unusual inputs: what users do and random batches do not, one batch for each kind.
 
+``length_one``       a single token: nothing to average, nothing to mask
 ``maximum_length``   one row of the greatest length: the last position, the longest sums
 ``short_rows``       more rows than in any other batch, an odd number, of one token or two
 ``repeated_tokens``  each row repeats one token, so rounding decides what differs
@@ -18,12 +19,14 @@ from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import AttentionBatch, Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
 
-NAMES = ("maximum_length", "short_rows", "repeated_tokens", "edge_ids", "left_padding", "holes")
+NAMES = ("length_one", "maximum_length", "short_rows", "repeated_tokens", "edge_ids", "left_padding", "holes")
 MANY_ROWS = 35
 
 
 def unusual_batch(name: str, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
     """Return the batch ``name``, one of ``NAMES``. Where it needs no size of its own, its rows have ``lengths``."""
+    if name == "length_one":
+        return random_batch(config, [1], generator)
     if name == "maximum_length":
         return random_batch(config, [config.source_max_length], generator)
     if name == "short_rows":
