@@ -44,9 +44,11 @@ def permuted_contractions(seed: int, dtype: str = "float32") -> Iterator[None]:
 
 def matmul(left: ndarray, right: ndarray) -> ndarray:
     """Return the matrix product of left (..., m, n) and right (..., n, p)."""
-    generator = _generator.get()
+    generator, dtype = _generator.get(), _dtype.get()
     if generator is None:
         return left @ right
+    if dtype in HALVES:  # what a product reads was stored in 16 bits, for example a scaled query
+        left, right = representable(left, dtype), representable(right, dtype)
     parts: list[ndarray] = []
     for part, order in _orders(left, generator):
         matrix = right if right.ndim == 2 else right[part]
@@ -61,7 +63,7 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
 
     Some kernels start their sums with the bias, so that a large bias makes every partial sum round more coarsely.
     Inside ``permuted_contractions`` the bias is therefore a term of the sum, at a random place. In 16 bits other
-    kernels round the product before they add the bias.
+    kernels round the product before they add the bias, and all round the result.
     """
     rows = x.reshape(-1, x.shape[-1])  # one large product instead of one for each sequence
     generator, dtype = _generator.get(), _dtype.get()
@@ -72,6 +74,8 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     else:
         y = matmul(rows, weight)
         y = y if bias is None else y + bias
+    if generator is not None and dtype in HALVES:
+        y = representable(y, dtype)
     return y.reshape(*x.shape[:-1], -1)
 
 

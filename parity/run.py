@@ -24,6 +24,7 @@ from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
 
+from .audit.catalogue import BLIND
 from .checks import KINDS
 from .checks import WORKER as DIED
 from .jobs import Build
@@ -145,17 +146,19 @@ def compare(
     digest: str,
     model: str,
     inputs: str,
+    references: Mapping[Weights, Reference] | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Judge every subject in every check, on ``weights`` that are rounded to the dtype that all subjects share.
 
     ``digest`` is the digest of the checkpoint before it was rounded. ``model`` and ``inputs`` describe in words what
-    was compared.
+    was compared. ``references``: one for all weights, or None to build them.
     """
     config = weights["given"].config
     (dtype,) = {subject.dtype for subject in subjects}
-    by_checkpoint = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
-    references: dict[Weights, Reference] = {name: by_checkpoint[id(each)] for name, each in weights.items()}
+    if references is None:
+        by_checkpoint = {id(checkpoint): Reference(checkpoint, dtype) for checkpoint in weights.values()}
+        references = {name: by_checkpoint[id(checkpoint)] for name, checkpoint in weights.items()}
     findings = Findings()
     by_name = {subject.framework: subject for subject in subjects}
     trials = plan_trials(checks, references, weights, batches, by_name, findings, seed)
@@ -186,6 +189,7 @@ def compare(
         frameworks=tuple(frameworks),
         rows=tuple(rows),
         amplification=findings.amplification,
+        blind=tuple(BLIND.get(dtype, ())),
         unchecked=unchecked(checks, config, dtype, subjects[0].mode),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from triglot.shared.arrays import HALVES
 from triglot.shared.environment import environment
 
-from .catalogue import INVISIBLE
+from .catalogue import BLIND, BUGS, INVISIBLE
 from .rules import NAMES
 from .run import NOTHING, Outcome
 
@@ -53,9 +54,10 @@ class AuditReport:
 
     @property
     def bug_lines(self) -> list[BugLine]:
-        """A line for each bug."""
+        """A line for each bug, in the order of the catalogue."""
         names = dict.fromkeys(outcome.bug for outcome in self.outcomes if outcome.bug != NOTHING)
-        return [self._bug_line(name) for name in names]
+        places = {name: place for place, name in enumerate(BUGS)}
+        return [self._bug_line(name) for name in sorted(names, key=lambda name: places.get(name, -1))]
 
     @property
     def rule_lines(self) -> list[RuleLine]:
@@ -77,7 +79,7 @@ class AuditReport:
         return all(
             (outcome.verdict == "diverged") == (outcome.bug != NOTHING)
             for outcome in self.outcomes
-            if outcome.verdict != "error" and not (outcome.only_without_probe and outcome.bug in INVISIBLE)
+            if outcome.verdict != "error" and not _is_hidden(outcome)
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,6 +112,13 @@ class AuditReport:
             tries_in_methods=len(in_methods),
             caught_in_methods=sum(outcome.verdict == "diverged" for outcome in in_methods),
         )
+
+
+def _is_hidden(outcome: Outcome) -> bool:
+    """Return whether it is known that this bug cannot be seen: in 16 bits, or from the results of the methods alone."""
+    if outcome.only_without_probe:
+        return outcome.bug in INVISIBLE or outcome.dtype in HALVES
+    return outcome.bug in BLIND.get(outcome.dtype, ())
 
 
 def complains(outcome: Outcome, rule: str) -> bool:

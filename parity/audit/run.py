@@ -14,17 +14,16 @@ from triglot.parity.jobs import Build
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
 from triglot.parity.report import Report, worst
-from triglot.parity.run import compare, weights_for
+from triglot.parity.run import compare
 from triglot.parity.trials.plan import selected_checks
-from triglot.parity.truth import Reference
-from triglot.shared.arrays import HALVES
+from triglot.shared.arrays import HALVES, LARGEST_FLOAT16
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores, limit_threads
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.initializers import initialize, perturb
 
 from . import rules
+from .known import Known, known, known_of
 from .mutants import hidden, planted
 from .wild import wild_checkpoint
 
@@ -73,6 +72,7 @@ def tasks(frameworks: Sequence[str], bugs: Sequence[str], dtype: str, *, seeds: 
     for framework in frameworks:
         for only_without_probe in (False, True) if seeds else ():
             tried = [bug for bug in bugs if is_possible(BUGS[bug], dtype, only_without_probe=only_without_probe)]
+            tried.sort(key=lambda bug: repr(BUGS[bug].recipe))  # bugs of the same model share their truths
             work += [Task(bug, framework, dtype, range(seeds), only_without_probe) for bug in tried]
         for first in range(0, models, CHUNK):
             work.append(Task(NOTHING, framework, dtype, range(first, min(first + CHUNK, models))))
@@ -80,8 +80,13 @@ def tasks(frameworks: Sequence[str], bugs: Sequence[str], dtype: str, *, seeds: 
 
 
 def is_possible(bug: Bug, dtype: str, *, only_without_probe: bool) -> bool:
-    """Return whether a bug can be tried: gradients are not judged in 16 bits, and only a forward pass has a probe."""
+    """Return whether a bug can be tried.
+
+    Gradients are not judged in 16 bits, only a forward pass has a probe, and float16 does not hold every weight.
+    """
     if only_without_probe and not bug.in_forward_pass:
+        return False
+    if dtype == "float16" and any(np.abs(tensor).max() > LARGEST_FLOAT16 for tensor in bug.weights.values()):
         return False
     return not (dtype in HALVES and {"gradients", "training"} & {*bug.checks})
 
@@ -111,21 +116,21 @@ def _planted(task: Task) -> Iterator[Outcome]:
     ):
         build = hidden(healthy, mutant) if task.only_without_probe else mutant
         for seed in task.seeds:
-            yield _outcome(task, seed, build, checkpoint_of(bug, seed), bug)
+            yield _outcome(task, seed, build, known(task.bug, seed, task.dtype), bug)
 
 
 def _correct(task: Task) -> Iterator[Outcome]:
     with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
-            yield _outcome(task, seed, healthy, wild_checkpoint(seed), None)
+            yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed), seed, task.dtype), None)
 
 
-def _outcome(task: Task, seed: int, build: Build, checkpoint: Checkpoint, bug: Bug | None) -> Outcome:
-    report = judge(task.framework, build, checkpoint, seed, task.dtype, bug.checks if bug else None)
+def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None) -> Outcome:
+    report = _judge(task.framework, build, model, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
     if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
-        model, reference = build(checkpoint, task.dtype, "eager"), Reference(checkpoint, task.dtype)
-        found = rules.complaints(report, model, reference, [batch_of(checkpoint.config, seed)])
+        implementation, reference = build(model.checkpoint, task.dtype, "eager"), model.references["given"]
+        found = rules.complaints(report, implementation, reference, [batch_of(model.checkpoint.config, seed)])
         outcome = replace(outcome, complaints=found)
     divergence = report.first_divergence.get(task.framework)
     if divergence is None:
@@ -147,17 +152,6 @@ def _is_place(name: str, bug: Bug, *, only_without_probe: bool) -> bool:
     return name == bug.found_at if bug.in_forward_pass else name.startswith(bug.found_at)
 
 
-def checkpoint_of(bug: Bug, seed: int) -> Checkpoint:
-    """Return the weights on which a bug is tried."""
-    spoilt = {name: tensor.astype(np.float32) for name, tensor in bug.weights.items()}
-    return Checkpoint(bug.config, {**random_tensors(bug.config, seed), **spoilt})
-
-
-def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
-    """Return random weights in which no norm or bias is the identity."""
-    return perturb(initialize(config, seed), seed)
-
-
 def batch_of(config: ModelConfig, seed: int) -> Batch:
     """Return the inputs on which a bug is tried."""
     lengths = [min(length, config.source_max_length) for length in LENGTHS]
@@ -176,15 +170,20 @@ def judge(
 
     ``checks``: the kinds of check; None: all that the command runs by default.
     """
-    weights = weights_for(checkpoint, dtype, seed)
+    return _judge(framework, build, known_of(checkpoint, seed, dtype), seed, dtype, checks)
+
+
+def _judge(framework: str, build: Build, model: Known, seed: int, dtype: str, checks: Sequence[str] | None) -> Report:
+    config = model.checkpoint.config
     return compare(
-        weights,
-        [batch_of(checkpoint.config, seed)],
+        model.weights,
+        [batch_of(config, seed)],
         [Subject(framework, "eager", dtype)],
-        LocalPool({framework: build}, weights, dtype=dtype, mode="eager"),
-        checks=selected_checks(checks, checkpoint.config, dtype, "eager"),
+        LocalPool({framework: build}, model.weights, dtype=dtype, mode="eager"),
+        checks=selected_checks(checks, config, dtype, "eager"),
         seed=seed,
-        digest=checkpoint.digest,
+        digest=model.checkpoint.digest,
         model="mutant",
         inputs="random tokens",
+        references=model.references,
     )

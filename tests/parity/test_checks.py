@@ -128,3 +128,10 @@ def test_the_command_says_what_it_did_not_check(command):
     assert "not checked: steps, forward, gradients, training (choose with --check)" in out
     assert "invariants" in out
     assert "every step alone" not in out
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("bfloat16", True), ("float32", False)])
+def test_a_verdict_in_16_bits_lists_what_it_cannot_show(dtype, shown, command):
+    code, out, _ = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", f"--dtype={dtype}")
+    assert code == 0
+    assert ("too coarse to show: masking value 1 % off" in out) == shown

@@ -1,0 +1,73 @@
+"""What an audit computes once for many bugs: weights, and the truths around which all of them are judged."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from triglot.parity.revealing import Weights
+from triglot.parity.run import weights_for
+from triglot.parity.truth import Reference, Truth, Values
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs import Batch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.initializers import initialize, perturb
+
+from .catalogue import BUGS
+
+KEPT = 40  # seeds of a recipe, about 30 MB each for a tiny one
+
+
+@dataclass(frozen=True)
+class Known:
+    """The weights on which a bug is tried, and the reference on each of them."""
+
+    checkpoint: Checkpoint
+    weights: Mapping[Weights, Checkpoint]
+    references: Mapping[Weights, Reference]
+
+
+def known(bug: str, seed: int, dtype: str) -> Known:
+    """Return what is known of the model of a bug, with the weights of a seed. Bugs of the same model share it."""
+    return _known(BUGS[bug].config, bug if BUGS[bug].weights else "", seed, dtype)
+
+
+def known_of(checkpoint: Checkpoint, seed: int, dtype: str) -> Known:
+    """Return the same for given weights."""
+    weights = weights_for(checkpoint, dtype, seed)
+    references = {id(each): RememberingReference(each, dtype) for each in weights.values()}
+    return Known(checkpoint, weights, {name: references[id(each)] for name, each in weights.items()})
+
+
+@lru_cache(maxsize=KEPT)
+def _known(config: ModelConfig, spoilt: str, seed: int, dtype: str) -> Known:
+    tensors = random_tensors(config, seed)
+    if spoilt:
+        tensors |= {name: tensor.astype(np.float32) for name, tensor in BUGS[spoilt].weights.items()}
+    return known_of(Checkpoint(config, tensors), seed, dtype)
+
+
+def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
+    """Return random weights in which no norm or bias is the identity."""
+    return perturb(initialize(config, seed), seed)
+
+
+class RememberingReference(Reference):
+    """A reference that computes each truth once."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str) -> None:
+        super().__init__(checkpoint, dtype)
+        self._truths: dict[bytes, Truth] = {}
+
+    def truth_of_values(self, batch: Batch, replaced: Values) -> Truth:
+        """See ``Reference.truth_of_values``."""
+        digest = hashlib.blake2b()
+        for arrays in (batch.arrays(), replaced):
+            for name, array in arrays.items():
+                digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        if digest.digest() not in self._truths:
+            self._truths[digest.digest()] = super().truth_of_values(batch, replaced)
+        return self._truths[digest.digest()]
