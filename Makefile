@@ -49,8 +49,13 @@ browser: $(READY)
 	$(BIN)/pytest --browser chromium -m browser tests/parity/test_page.py
 
 audit: $(READY)
+	mkdir -p build
+	$(BIN)/triglot audit --seeds 20 --models 200 --json build/audit-float32.json
+	for dtype in float64 bfloat16 float16; do \
+		$(BIN)/triglot audit --seeds 1 --models 100 --dtype $$dtype --json build/audit-$$dtype.json || exit 1; \
+	done
 	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml \
-		tests/parity/test_audit.py tests/parity/test_false_alarms.py tests/models/test_awkward_models.py \
+		tests/parity/test_false_alarms.py tests/models/test_awkward_models.py \
 		tests/models/test_modes.py tests/models/test_generation.py tests/training/test_distillation.py \
 		tests/bench/test_arms.py tests/bench/test_toolchain.py
 

@@ -1,7 +1,7 @@
 """The parity check catches and locates planted bugs.
 
 Each bug of the catalogue is planted in the source text of each framework's implementation, as a person would make it.
-The check has to catch it and name its place. ``make audit`` tries it with the weights and inputs of many seeds.
+The check has to catch it and name its place. ``make audit`` tries it with the weights and inputs of 20 seeds.
 """
 
 import itertools
@@ -10,60 +10,46 @@ import numpy as np
 import pytest
 
 from triglot.impls import FRAMEWORKS
-from triglot.parity.audit.bug import ANNOTATED, ATTENTION, POST_NORM, PRE_NORM, PRE_TRAINING, PRENORM, TRANSLATION
+from triglot.parity.audit.bug import ATTENTION, POST_NORM
 from triglot.parity.audit.catalogue import BLIND, BUGS, INVISIBLE
 from triglot.parity.audit.mutants import planted
-from triglot.parity.audit.run import Task, is_possible, judge, run
+from triglot.parity.audit.run import Task, judge, run
 from triglot.shared.arrays import HALVES
 
 # bfloat16 shows it where it has added up, not in the step that makes it.
 ACCUMULATED = {"bfloat16": {"weights rounded to float16 when loaded"}}
 IN_FORWARD_PASS = [name for name, bug in BUGS.items() if bug.in_forward_pass]
 OTHER_DTYPES = ("bfloat16", "float64", "float16")
-COPIES = {
-    "post-norm": POST_NORM,
-    "attention": ATTENTION,
-    "pre-norm": PRE_NORM,
-    "pre-training": PRE_TRAINING,
-    "translation": TRANSLATION,
-    "annotated": ANNOTATED,
-    "prenorm": PRENORM,
-}
+COPIES = {"post-norm": POST_NORM, "attention": ATTENTION}
 
 
 def pytest_generate_tests(metafunc):
-    """Plant each bug in one framework, and some in other dtypes; ``make audit`` takes all of them everywhere."""
-    thorough = metafunc.config.getoption("--seeds") > 1
+    """Plant each bug in one framework, and some in other dtypes; ``triglot audit`` takes all of them everywhere."""
     names = set(metafunc.fixturenames)
     if {"bug", "dtype"} <= names:
-        every = [(bug, dtype) for bug in IN_FORWARD_PASS for dtype in OTHER_DTYPES]
-        every = [(bug, dtype) for bug, dtype in every if is_possible(BUGS[bug], dtype, only_without_probe=False)]
         some = list(zip(IN_FORWARD_PASS[::34], itertools.cycle(OTHER_DTYPES), strict=False))
-        some.append(("tanh GELU for the exact GELU", "float16"))
-        metafunc.parametrize(("bug", "dtype"), every if thorough else some)
+        metafunc.parametrize(("bug", "dtype"), [*some, ("tanh GELU for the exact GELU", "float16")])
     elif {"bug", "planted_in"} <= names:
         every = list(itertools.product(BUGS, FRAMEWORKS))
-        metafunc.parametrize(("bug", "planted_in"), every if thorough else every[:: len(FRAMEWORKS) + 1])
+        metafunc.parametrize(("bug", "planted_in"), every[:: len(FRAMEWORKS) + 1])
     elif {"hidden", "planted_in"} <= names:
         every = list(itertools.product([bug for bug in IN_FORWARD_PASS if bug not in INVISIBLE], FRAMEWORKS))
-        metafunc.parametrize(("hidden", "planted_in"), every if thorough else every[::10])
+        metafunc.parametrize(("hidden", "planted_in"), every[::10])
     if "copied" in names:
-        some = list(COPIES) if thorough else list(COPIES)[:2]
-        metafunc.parametrize(("copied", "dtype"), list(itertools.product(some, ("float32", *HALVES))))
+        metafunc.parametrize(("copied", "dtype"), list(itertools.product(COPIES, ("float32", *HALVES))))
 
 
-def test_planted_bug_is_caught_and_located(bug, planted_in, pytestconfig):
-    for outcome in run(Task(bug, planted_in, "float32", range(pytestconfig.getoption("--seeds")))):
-        assert outcome.verdict == "diverged", outcome
-        assert outcome.located, outcome
+def test_planted_bug_is_caught_and_located(bug, planted_in):
+    (outcome,) = run(Task(bug, planted_in, "float32", [0]))
+    assert outcome.verdict == "diverged", outcome
+    assert outcome.located, outcome
 
 
-def test_planted_bug_is_caught_in_a_program_without_a_probe(hidden, planted_in, pytestconfig):
+def test_planted_bug_is_caught_in_a_program_without_a_probe(hidden, planted_in):
     """What the probe sees is healthy. Only the results of the public methods can show the bug."""
-    seeds = range(pytestconfig.getoption("--seeds"))
-    for outcome in run(Task(hidden, planted_in, "float32", seeds, only_without_probe=True)):
-        assert outcome.verdict == "diverged", outcome
-        assert outcome.located, outcome
+    (outcome,) = run(Task(hidden, planted_in, "float32", [0], only_without_probe=True))
+    assert outcome.verdict == "diverged", outcome
+    assert outcome.located, outcome
 
 
 def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
