@@ -35,6 +35,10 @@ UNCONFIRMED_RUNS = 4
 # eight times the noise of a row, and none ten times.
 ROW_NOISE_FACTOR = 10.0
 
+# The reference has an invariant if a change of the batch uses up at most this share of a budget. The rest is for
+# rounding, which has used up three quarters at most in correct code.
+KEPT_SHARE = 1 / 8
+
 # The fewest tokens of a channel or a row from which noise is measured. With one token, four runs give four numbers,
 # whose maximum was 26 times below a legitimate error.
 LEAST_TOKENS = 16

@@ -37,6 +37,7 @@ KINDS = {
     **dict.fromkeys((API, END_TO_END, *unusual.NAMES, QUIET, EXTREME), "forward"),
 }
 LENGTHS = (24, 11, 1, 17)  # of the rows of most batches
+SHORT_MODEL = 48  # a model of at most so many tokens has its greatest length in most batches
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,10 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
 
 
 def row_lengths(config: ModelConfig) -> list[int]:
-    """Return the lengths of the rows of most batches."""
-    return [min(config.source_max_length, length) for length in LENGTHS]
+    """Return the lengths of the rows of most batches. The first is the longest."""
+    longest = config.source_max_length
+    first, *others = (min(longest, length) for length in LENGTHS)
+    return [longest if longest <= SHORT_MODEL else first, *others]
 
 
 def judged_tokens(name: str, batch: Batch, config: ModelConfig) -> Bools | None:

@@ -17,10 +17,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from triglot.shared.arrays import Float32s
+from triglot.shared.arrays import Array, Float32s, representable
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import NamedValue, named_values
+
+from .budgets import UNIT_ROUNDOFF
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -36,12 +38,13 @@ _OFFSETS = {"float32": 1000.0, "float64": 1000.0, "bfloat16": 16.0, "float16": 1
 
 def replacements(
     kind: Kind, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: str
-) -> dict[str, Float32s]:
-    """Return a float32 array for each named value, in its shape in ``shapes``, for a model that runs in ``dtype``."""
+) -> dict[str, Array]:
+    """Return an array for each named value, in its shape in ``shapes``, for a model that runs in ``dtype``."""
     generator = np.random.default_rng([seed, KINDS.index(kind)])
-    return {
+    drawn = {
         name: _draw(kind, config, named, shapes[name], generator, dtype) for name, named in named_values(config).items()
     }
+    return {name: _in_format(values, generator, dtype) for name, values in drawn.items()}
 
 
 def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator, dtype: str) -> Batch:
@@ -53,7 +56,11 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
     if not config.source_vocabulary:
         vectors = ("key", "query", "value") if config.kind == "attention" else ("source",)
         drawn = replace(
-            drawn, **{name: _vectors(kind, getattr(drawn, name).shape, generator, dtype) for name in vectors}
+            drawn,
+            **{
+                name: _in_format(_vectors(kind, getattr(drawn, name).shape, generator, dtype), generator, dtype)
+                for name in vectors
+            },
         )
     if kind == "masking":
         valid = drawn.valid.copy()
@@ -107,3 +114,13 @@ def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator,
         exponents = rows % (1 - _SMALLEST_EXPONENT)
         return drawn * (10.0**-exponents)[..., None].astype(np.float32)
     return drawn
+
+
+def _in_format(values: Float32s, generator: np.random.Generator, dtype: str) -> Array:
+    """Return the values in ``dtype``. In float64 they get random digits that float32 does not have.
+
+    Sums of float32 numbers of similar size are exact in float64 in almost every order. They would show no noise.
+    """
+    if dtype == "float64":
+        return values * (1 + UNIT_ROUNDOFF["float32"] * generator.uniform(-1, 1, values.shape))
+    return representable(values, dtype)

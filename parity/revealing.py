@@ -40,7 +40,8 @@ _SCORES = 300.0
 # Loud weights times these numbers generate varied sentences. In 24 tokens, two to eight of eight sentences ended.
 _VARIED_TOKENS = _VARIED_MEMORY = _VARIED_END = 3.0
 _VARIED_BIASES = 0.1
-_LARGEST_SCORES = {"float32": 1e9, "float64": 1e9, "bfloat16": 1e9, "float16": 5e3}
+_LARGEST_SCORES = 1e9
+_LARGEST_FLOAT16_SCORES = 5e3
 # The mean before each norm of an extreme model, in deviations. 16 bits would round a larger one to a few numbers.
 _OFFSETS = {"float32": 256.0, "float64": 256.0, "bfloat16": 8.0, "float16": 32.0}
 
@@ -58,7 +59,7 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     }
     shrunk = np.float32(quiet_scale(config, dtype))
     quiet = {name: tensor if roles[name] == "linear_weight" else tensor * shrunk for name, tensor in loud.items()}
-    scores = min(max(_SCORES, abs(config.masking_value or 0.0)), _LARGEST_SCORES[dtype])
+    scores = min(max(_SCORES, abs(config.masking_value or 0.0)), _largest_scores(config, dtype))
     extreme = {name: tensor * np.float32(scores) if ".query." in name else tensor for name, tensor in loud.items()}
     for name, tensor in extreme.items():
         if roles[name] == "embedding" or name.endswith(("attention.output.bias", "feed_forward.output.bias")):
@@ -118,6 +119,17 @@ def largest(dtype: str) -> float:
 def offset(config: ModelConfig, dtype: str) -> float:
     """Return the mean of what a norm receives in an extreme model; 0 if it has no norm."""
     return 0.0 if config.kind == "attention" else _OFFSETS[dtype]
+
+
+def _largest_scores(config: ModelConfig, dtype: str) -> float:
+    """Return what the weights of the queries in an extreme model may be multiplied with, so that nothing overflows."""
+    if dtype != "float16":
+        return _LARGEST_SCORES
+    if config.kind == "attention" or "n" in config.embedding_process + config.pre_process:
+        return _LARGEST_FLOAT16_SCORES
+    # No norm is between the embeddings and the queries and keys.
+    embeddings = offset(config, dtype) * (config.hidden_size**0.5 if config.embedding_scale else 1.0)
+    return _LARGEST_FLOAT16_SCORES / embeddings**2
 
 
 def quiet_scale(config: ModelConfig, dtype: str) -> float:

@@ -81,14 +81,13 @@ class Reference:
         return name_outputs(*self._run_rounded(batch, _SilentRoundingProbe(self._dtype, {}, seed, {}), seed))
 
     def replacements(self, check: Check, seed: int) -> Values:
-        """Return the float32 values that replace a model's own in a check; none where its own values flow."""
+        """Return the values that replace a model's own in a check; none where its own values flow."""
         if check.values is None:
             return {}
         sizes = tuple(array.shape for array in check.batch.arrays().values())
         if sizes not in self._shapes:
             self._shapes[sizes] = {name: value.shape for name, value in self.trace(check.batch, {}).items()}
-        values = probes.replacements(check.values, self._config, self._shapes[sizes], seed, self._dtype)
-        return {name: representable(value, self._dtype) for name, value in values.items()}
+        return probes.replacements(check.values, self._config, self._shapes[sizes], seed, self._dtype)
 
     def truth_of_values(self, batch: Batch, replaced: Values) -> Truth:
         """Return the truth and the noise of every named value."""

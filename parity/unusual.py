@@ -1,7 +1,7 @@
 """Unusual inputs: what users do and random batches do not, one batch for each kind.
 
 ``length_one``       a single token: nothing to average, nothing to mask
-``maximum_length``   one row of the greatest length: the last position, the longest sums
+``maximum_length``   rows of the greatest length: the last position, the longest sums
 ``short_rows``       more rows than in any other batch, an odd number, of one token or two
 ``repeated_tokens``  each row repeats one token, so rounding decides what differs
 ``edge_ids``         the first and the last id of the vocabulary, the special ids, and the largest segment and task
@@ -28,7 +28,9 @@ def unusual_batch(name: str, config: ModelConfig, lengths: Sequence[int], genera
     if name == "length_one":
         return random_batch(config, [1], generator)
     if name == "maximum_length":
-        return random_batch(config, [config.source_max_length], generator)
+        # One row costs least, unless a compiler has seen full rows of this length already.
+        rows = len(lengths) if max(lengths) == config.source_max_length else 1
+        return random_batch(config, [config.source_max_length] * rows, generator)
     if name == "short_rows":
         return random_batch(config, [min(1 + row % 2, config.source_max_length) for row in range(MANY_ROWS)], generator)
     full = random_batch(config, [max(lengths)] * len(lengths), generator)

@@ -17,6 +17,7 @@ from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.environment import environment
 from triglot.shared.inputs import batch_from_arrays
+from triglot.shared.memory import keep_freed_memory
 from triglot.shared.worker import Message, WorkerError, serve
 
 from .jobs import Runner
@@ -29,6 +30,7 @@ _weights: dict[str, Checkpoint] = {}
 
 def main() -> None:
     """Answer requests until the input ends."""
+    keep_freed_memory()
     serve({"start": _start, "job": _do, "gradients": _derive})
 
 

@@ -120,6 +120,13 @@ def print_audit(report: AuditReport) -> None:
         missed = [line.bug for line in report.bug_lines if line.caught < line.tries]
         screen.print(f"not caught: {', '.join(missed)}" if missed else "every bug was caught")
         screen.print()
+    correct = table("correct code", *number_columns("models", "passed", "not finite", "alarms", "largest share"))
+    for line in report.correct_lines:
+        counts = line.models, line.passed, line.not_finite, len(line.alarms)
+        correct.add_row(line.framework, *map(str, counts), f"{line.largest_share:.0%}")
+    if report.correct_lines:
+        screen.print(correct)
+        screen.print()
     rules = table(Column("rule", overflow="fold"), *number_columns("bugs caught", "alarms at correct code"))
     for rule in report.rule_lines:
         rules.add_row(rule.rule, f"{rule.bugs_caught}/{rule.bugs}", f"{rule.alarms}/{rule.correct_runs}")

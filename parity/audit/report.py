@@ -9,8 +9,8 @@ from typing import Any
 from triglot.shared.arrays import HALVES
 from triglot.shared.environment import environment
 
+from . import padiff, rules
 from .catalogue import BLIND, BUGS, INVISIBLE
-from .rules import NAMES
 from .run import NOTHING, Outcome
 
 SCHEMA = "triglot.audit/1"
@@ -37,13 +37,33 @@ class BugLine:
 
 @dataclass(frozen=True)
 class RuleLine:
-    """One rule over all tries: the bugs in the forward pass that it always catches, and its alarms at correct code."""
+    """One rule over all tries of it: the bugs that it always catches, and its alarms at correct code.
+
+    Only bugs in the forward pass count, because no rule but ours looks at anything else.
+    """
 
     rule: str
     bugs: int
     bugs_caught: int
     correct_runs: int
     alarms: int
+
+
+@dataclass(frozen=True)
+class CorrectLine:
+    """The verdicts on correct models in one framework.
+
+    ``not_finite``: a value overflowed in the reference, so it could not be judged; the others passed. ``alarms``: the
+    wild models that the verdict calls wrong, with the place and the error in multiples of the budget.
+    ``largest_share``: of a budget, in all that passed.
+    """
+
+    framework: str
+    models: int
+    passed: int
+    not_finite: int
+    alarms: list[dict[str, Any]]
+    largest_share: float
 
 
 @dataclass(frozen=True)
@@ -62,16 +82,26 @@ class AuditReport:
     @property
     def rule_lines(self) -> list[RuleLine]:
         """A line for each rule, ours first."""
-        tried = [outcome for outcome in self.outcomes if outcome.bug != NOTHING and not outcome.only_without_probe]
-        planted = [outcome for outcome in tried if outcome.complaints]  # rules are for forward passes only
-        correct = [outcome for outcome in self.outcomes if outcome.bug == NOTHING]
-        bugs = set(outcome.bug for outcome in planted)
+        in_forward_pass = [outcome for outcome in self.outcomes if outcome.complaints]
         lines: list[RuleLine] = []
-        for rule in (VERDICT, *NAMES):
-            missed = {outcome.bug for outcome in planted if not complains(outcome, rule)}
+        for rule in (VERDICT, *rules.NAMES, *padiff.RULES):
+            tries = [outcome for outcome in in_forward_pass if rule in (VERDICT, *outcome.complaints)]
+            correct = [outcome for outcome in tries if outcome.bug == NOTHING]
+            bugs = {outcome.bug for outcome in tries} - {NOTHING}
+            missed = {outcome.bug for outcome in tries if not complains(outcome, rule)} - {NOTHING}
             alarms = sum(complains(outcome, rule) for outcome in correct)
-            lines.append(RuleLine(rule, len(bugs), len(bugs - missed), len(correct), alarms))
+            if tries:
+                lines.append(RuleLine(rule, len(bugs), len(bugs - missed), len(correct), alarms))
         return lines
+
+    @property
+    def correct_lines(self) -> list[CorrectLine]:
+        """A line for each framework in which correct models were tried."""
+        correct = [outcome for outcome in self.outcomes if outcome.bug == NOTHING]
+        return [
+            _correct_line(framework, [outcome for outcome in correct if outcome.framework == framework])
+            for framework in dict.fromkeys(outcome.framework for outcome in correct)
+        ]
 
     @property
     def sound(self) -> bool:
@@ -87,9 +117,11 @@ class AuditReport:
         return {
             "schema": SCHEMA,
             "environment": environment(),
+            "dtypes": sorted({outcome.dtype for outcome in self.outcomes}),
             "sound": self.sound,
             "bugs": [asdict(line) for line in self.bug_lines],
             "rules": [asdict(line) for line in self.rule_lines],
+            "correct": [asdict(line) for line in self.correct_lines],
             "invisible_in_methods": INVISIBLE,
         }
 
@@ -112,6 +144,22 @@ class AuditReport:
             tries_in_methods=len(in_methods),
             caught_in_methods=sum(outcome.verdict == "diverged" for outcome in in_methods),
         )
+
+
+def _correct_line(framework: str, outcomes: Sequence[Outcome]) -> CorrectLine:
+    verdicts = Counter(outcome.verdict for outcome in outcomes)
+    return CorrectLine(
+        framework=framework,
+        models=len(outcomes),
+        passed=verdicts["pass"],
+        not_finite=verdicts["incomplete"],
+        alarms=[
+            {"seed": outcome.seed, "found_at": outcome.found_at, "times_budget": _finite(outcome.times_budget)}
+            for outcome in outcomes
+            if outcome.verdict == "diverged"
+        ],
+        largest_share=max((outcome.times_budget for outcome in outcomes if outcome.verdict != "diverged"), default=0.0),
+    )
 
 
 def _is_hidden(outcome: Outcome) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from triglot.parity.audit.bug import Bug
 from triglot.parity.audit.catalogue import BUGS
+from triglot.parity.checks import row_lengths
 from triglot.parity.jobs import Build
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
@@ -22,12 +23,11 @@ from triglot.shared.environment import cores, limit_threads
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 
-from . import rules
+from . import padiff, rules
 from .known import Known, known, known_of
 from .mutants import hidden, planted
 from .wild import wild_checkpoint
 
-LENGTHS = (24, 11, 1, 17)  # of the rows of the given batch
 CHUNK = 10  # correct models that a process tries in a row
 NOTHING = ""  # in place of a bug: a correct implementation
 
@@ -37,9 +37,10 @@ class Outcome:
     """What the verdict said of one bug in one framework, with the weights and inputs of one seed.
 
     ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the first divergence,
-    and ``check``: the check with the largest error there, ``times_budget``. ``located``: it is the right place, as a
-    local divergence. ``complaints``: which simpler rules complain (``rules.py``). A correct implementation has no bug;
-    its model is the wild one of the seed (``wild.py``).
+    and ``check``: the check with the largest error there, ``times_budget``. If nothing diverged, that is the largest
+    share of a budget anywhere. ``located``: it is the right place, as a local divergence. ``complaints``: which simpler
+    rules complain, of those that could be tried (``rules.py``, ``padiff.py``). A correct implementation has no bug; its
+    model is the wild one of the seed (``wild.py``).
     """
 
     bug: str
@@ -122,7 +123,7 @@ def _planted(task: Task) -> Iterator[Outcome]:
 def _correct(task: Task) -> Iterator[Outcome]:
     with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
-            yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed), seed, task.dtype), None)
+            yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed, task.dtype), seed, task.dtype), None)
 
 
 def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None) -> Outcome:
@@ -130,11 +131,14 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
     if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
         implementation, reference = build(model.checkpoint, task.dtype, "eager"), model.references["given"]
-        found = rules.complaints(report, implementation, reference, [batch_of(model.checkpoint.config, seed)])
+        batch = batch_of(model.checkpoint.config, seed)
+        found = rules.complaints(report, implementation, reference, [batch])
+        found |= padiff.complaints(task.framework, implementation, model.checkpoint, batch)
         outcome = replace(outcome, complaints=found)
     divergence = report.first_divergence.get(task.framework)
     if divergence is None:
-        return outcome
+        share = max((row.budget_used for row in report.rows if row.verdict == "pass"), default=0.0)
+        return replace(outcome, times_budget=share)
     row = worst(row for row in report.rows if row.name == divergence.name)
     right = bug is not None and _is_place(divergence.name, bug, only_without_probe=task.only_without_probe)
     return replace(
@@ -154,8 +158,7 @@ def _is_place(name: str, bug: Bug, *, only_without_probe: bool) -> bool:
 
 def batch_of(config: ModelConfig, seed: int) -> Batch:
     """Return the inputs on which a bug is tried."""
-    lengths = [min(length, config.source_max_length) for length in LENGTHS]
-    return random_batch(config, lengths, np.random.default_rng([seed, 2]))
+    return random_batch(config, row_lengths(config), np.random.default_rng([seed, 2]))
 
 
 def judge(

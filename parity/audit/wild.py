@@ -19,6 +19,7 @@ from triglot.shared.model.recipes import recipe
 from triglot.shared.model.schema import parameters
 
 FLOAT32_LOWEST = -3.4028234663852886e38
+BANNED = -1e9  # a bias that bans a token
 RECIPES = ("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
 
 
@@ -113,12 +114,13 @@ def wild_config(seed: int) -> ModelConfig:
     )
 
 
-def wild_checkpoint(seed: int) -> Checkpoint:
-    """Return a wild model with wild weights, finite in every number format."""
+def wild_checkpoint(seed: int, dtype: str) -> Checkpoint:
+    """Return a wild model with wild weights, which ``dtype`` can hold."""
     config = wild_config(seed)
     draw = Draw(seed + 10**6)
     kind = draw.one_of("scaled", "scaled", "outliers", "flat", "offset", "banned", "mixed")
     scale = draw.scale(1e-3, 1e2)
+    largest = 6e4 if dtype == "float16" else -BANNED
     tensors: dict[str, Array] = {}
     described = parameters(config)
     for name, tensor in initialize(config, seed).items():
@@ -136,8 +138,6 @@ def wild_checkpoint(seed: int) -> Checkpoint:
         if kind in ("offset", "mixed") and role in ("embedding", "bias") and draw.one_of(True, False):
             values = values + draw.scale(1, 1e3)
         if kind in ("banned", "mixed") and name in ("heads.masked_lm.bias", "heads.logits.bias"):
-            values[draw.between(0, len(values) - 1)] = -1e9 if kind == "banned" else -1e4
-        tensors[name] = np.clip(values, -6e4, 6e4 if kind != "banned" else 1e9).astype(np.float32)
-        if kind == "banned" and "heads" in name:
-            tensors[name] = values.astype(np.float32)
+            values[draw.between(0, len(values) - 1)] = BANNED
+        tensors[name] = np.clip(values, -largest, largest).astype(np.float32)
     return Checkpoint(config, tensors)

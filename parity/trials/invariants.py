@@ -18,18 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import budget
+from triglot.parity.budgets import KEPT_SHARE
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged, judge_value, methods_of
 from triglot.parity.output_names import API
 from triglot.parity.report import Judgement, Row
 from triglot.parity.revealing import Weights, largest, ordinary_ids
+from triglot.parity.scopes import scopes_of, worst_share
 from triglot.parity.truth import Reference, Truth, distances
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT
+from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
 
 from .trial import Answers, Subjects, judge_each
 
@@ -120,19 +121,16 @@ class InvariantTrial:
             names = [name for name in names if not name.endswith("masked_lm")]  # it scores the overflowing token
         if variant.holds_anyway:
             return names
-        outputs = self._base.reference.outputs(variant.batch)
+        outputs, named = self._base.reference.outputs(variant.batch), named_values(variant.batch.config)
         kept: list[str] = []
         for name in names:
             value = outputs[outputs_name(name)]
             expected, noise = (
                 variant.of_base(array[outputs_name(name)], value.shape) for array in (truth.values, truth.noise)
             )
-            places = variant.selected(name, value.ndim)
-            error, magnitude, noisiest = (
-                float(array.max(initial=0.0, where=places))
-                for array in (distances(value, expected), np.abs(expected), noise)
-            )
-            if error <= budget(noisiest, magnitude, self._base.dtype):
+            places, scopes = variant.selected(name, value.ndim), scopes_of(named[name], variant.batch.config)
+            share = worst_share(scopes, distances(value, expected), noise, expected, places, self._base.dtype)
+            if share.used <= KEPT_SHARE:
                 kept.append(name)
         return kept
 

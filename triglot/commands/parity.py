@@ -66,7 +66,9 @@ def parity(
     from triglot.parity import page  # noqa: PLC0415
     from triglot.parity.run import BATCH_SIZE, BATCHES  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
+    from triglot.shared.memory import keep_freed_memory  # noqa: PLC0415
 
+    keep_freed_memory()
     check_output(json_file, model, inputs, config)
     if html:
         check_apart(json_file, html)

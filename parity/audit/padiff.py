@@ -1,0 +1,79 @@
+"""What the PyPI package padiff says of two implementations of a model, one in PyTorch and one in PaddlePaddle."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from triglot import impls
+from triglot.impls.model import Model
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.inputs import Batch
+
+FRAMEWORKS = ("torch", "paddle")
+
+# The options of each rule. By default padiff compares the mean of every output, within 1e-7 of it.
+RULES: Mapping[str, Mapping[str, Any]] = {
+    "padiff, default options": {},
+    "padiff, every entry within 1e-5": {"compare_mode": "strict", "atol": 1e-5, "rtol": 1e-5},
+}
+
+# By default padiff replaces functions of both frameworks in the whole process, to name those that differ.
+_LEAVE_FRAMEWORKS_ALONE = {"PADIFF_API_CHECK": "OFF", "PADIFF_TENSOR_METHOD": "OFF"}
+
+
+def complaints(framework: str, model: Model, checkpoint: Checkpoint, batch: Batch) -> dict[str, bool]:
+    """Return which rules complain about ``model``, the implementation of ``checkpoint`` in ``framework``.
+
+    It is compared with our implementation in the other framework. Empty where padiff cannot run.
+    """
+    if not _can_run(framework, model):
+        return {}
+    (other,) = set(FRAMEWORKS) - {framework}
+    implementations = {framework: model, other: impls.build(other, checkpoint)}
+    paddle, torch = implementations["paddle"], implementations["torch"]
+    inputs = tuple(
+        {name: each.backend.to_tensor(array) for name, array in batch.arrays().items()} for each in (paddle, torch)
+    )
+    with _imported() as padiff:
+        return {
+            rule: not padiff.auto_diff(
+                paddle.transformer,
+                torch.transformer,
+                inputs,
+                auto_weights=False,
+                options={"diff_phase": "forward", **options},
+            )
+            for rule, options in RULES.items()
+        }
+
+
+def _can_run(framework: str, model: Model) -> bool:
+    """Return whether padiff can run: it knows two frameworks, and calls a model as a whole."""
+    if importlib.util.find_spec("padiff") is None or not {*FRAMEWORKS} <= {*impls.installed()}:
+        return False
+    return framework in FRAMEWORKS and model.config.kind != "attention" and model.backend.dtype_name == "float32"
+
+
+@contextlib.contextmanager
+def _imported() -> Iterator[Any]:
+    """Import padiff, which prints much, and writes its logs to the first folder of ``sys.path``."""
+    os.environ.update(_LEAVE_FRAMEWORKS_ALONE)
+    folder = _folder_for_logs().name
+    sys.path.insert(0, folder)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield importlib.import_module("padiff")
+    finally:
+        sys.path.remove(folder)
+
+
+@cache
+def _folder_for_logs() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="triglot-")
