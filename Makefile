@@ -50,12 +50,13 @@ browser: $(READY)
 
 audit: $(READY)
 	mkdir -p build
-	$(BIN)/triglot audit --seeds 20 --models 200 --json build/audit-float32.json
-	for dtype in float64 bfloat16 float16; do \
-		$(BIN)/triglot audit --seeds 1 --models 100 --dtype $$dtype --json build/audit-$$dtype.json || exit 1; \
+	$(BIN)/triglot audit --seeds 20 --models 0 --json build/audit-bugs.json
+	for dtype in float32 float64 bfloat16 float16; do \
+		$(BIN)/triglot audit --seeds 0 --models 200 --dtype $$dtype --json build/audit-$$dtype.json || exit 1; \
+		$(BIN)/triglot audit --seeds 0 --models 1000 --dtype $$dtype --framework torch \
+			--json build/audit-torch-$$dtype.json || exit 1; \
 	done
-	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml \
-		tests/parity/test_false_alarms.py tests/models/test_awkward_models.py \
+	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml tests/models/test_awkward_models.py \
 		tests/models/test_modes.py tests/models/test_generation.py tests/training/test_distillation.py \
 		tests/bench/test_arms.py tests/bench/test_toolchain.py
 

@@ -49,23 +49,28 @@ def matmul(left: ndarray, right: ndarray) -> ndarray:
         return left @ right
     if dtype in HALVES:  # what a product reads was stored in 16 bits, for example a scaled query
         left, right = representable(left, dtype), representable(right, dtype)
-    return _permuted_product(left, right, generator)
+    parts: list[ndarray] = []
+    for part, order in _orders(left, generator):
+        matrix = right if right.ndim == 2 else right[part]
+        cut = int(generator.integers(len(order) + 1))  # equal terms round alike in every order, but not in two sums
+        sums = [left[part][..., terms] @ matrix[..., terms, :] for terms in (order[:cut], order[cut:])]
+        parts.append(sums[0] + sums[1])
+    return np.concatenate(parts)
 
 
 def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     """Return ``x @ weight + bias``, (..., out). x: (..., in). weight: (in, out). bias: (out,).
 
     Some kernels start their sums with the bias, so that a large bias makes every partial sum round more coarsely.
-    Others add it last. So inside ``permuted_contractions`` the bias is a term of the sum, at a random place or at the
-    end. In 16 bits those that add it last round the product before, and all round the result.
+    Inside ``permuted_contractions`` the bias is therefore a term of the sum, at a random place. In 16 bits other
+    kernels round the product before they add the bias, and all round the result.
     """
     rows = x.reshape(-1, x.shape[-1])  # one large product instead of one for each sequence
     generator, dtype = _generator.get(), _dtype.get()
     if bias is not None and generator is not None and dtype in HALVES and generator.random() < 0.5:
         y = representable(matmul(rows, weight), dtype) + bias
     elif bias is not None and generator is not None:
-        rows, weight = np.hstack([rows, np.ones_like(rows[:, :1])]), np.vstack([weight, bias])
-        y = _permuted_product(rows, weight, generator, bias_is_last_term=True)
+        y = matmul(np.hstack([rows, np.ones_like(rows[:, :1])]), np.vstack([weight, bias]))
     else:
         y = matmul(rows, weight)
         y = y if bias is None else y + bias
@@ -181,23 +186,6 @@ def _rounded_differently(y: ndarray) -> ndarray:
     if generator is None:
         return y
     return np.where(generator.random(y.shape) < generator.random(), np.nextafter(y, np.zeros_like(y)), y)
-
-
-def _permuted_product(
-    left: ndarray, right: ndarray, generator: np.random.Generator, *, bias_is_last_term: bool = False
-) -> ndarray:
-    """Return the matrix product, each part of the rows summed in an order of its own."""
-    parts: list[ndarray] = []
-    for part, order in _orders(left, generator):
-        matrix = right if right.ndim == 2 else right[part]
-        cut = int(generator.integers(len(order) + 1))  # equal terms round alike in every order, but not in two sums
-        halves = order[:cut], order[cut:]
-        if bias_is_last_term and generator.random() < 0.5:
-            bias = len(order) - 1
-            halves = order[order < bias], [bias]
-        sums = [left[part][..., terms] @ matrix[..., terms, :] for terms in halves]
-        parts.append(sums[0] + sums[1])
-    return np.concatenate(parts)
 
 
 def _sum(x: ndarray) -> ndarray:

@@ -17,7 +17,7 @@ from triglot.shared.model.initializers import initialize, perturb
 
 from .catalogue import BUGS
 
-KEPT = 40  # seeds of a recipe, about 30 MB each for a tiny one
+KEPT = 20  # seeds of a recipe, about 50 MB each for a tiny one
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ def known(bug: str, seed: int, dtype: str) -> Known:
     return _known(BUGS[bug].config, bug if BUGS[bug].weights else "", seed, dtype)
 
 
-def known_of(checkpoint: Checkpoint, seed: int, dtype: str) -> Known:
+def known_of(checkpoint: Checkpoint, seed: int, dtype: str, reference: type[Reference] = Reference) -> Known:
     """Return the same for given weights."""
     weights = weights_for(checkpoint, dtype, seed)
-    references = {id(each): RememberingReference(each, dtype) for each in weights.values()}
+    references = {id(each): reference(each, dtype) for each in weights.values()}
     return Known(checkpoint, weights, {name: references[id(each)] for name, each in weights.items()})
 
 
@@ -46,7 +46,7 @@ def _known(config: ModelConfig, spoilt: str, seed: int, dtype: str) -> Known:
     tensors = random_tensors(config, seed)
     if spoilt:
         tensors |= {name: tensor.astype(np.float32) for name, tensor in BUGS[spoilt].weights.items()}
-    return known_of(Checkpoint(config, tensors), seed, dtype)
+    return known_of(Checkpoint(config, tensors), seed, dtype, RememberingReference)
 
 
 def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:

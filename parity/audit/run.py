@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from triglot.impls.model import Model
 from triglot.parity.audit.bug import Bug
 from triglot.parity.audit.catalogue import BUGS
 from triglot.parity.checks import row_lengths
@@ -130,11 +131,8 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
     report = _judge(task.framework, build, model, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
     if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
-        implementation, reference = build(model.checkpoint, task.dtype, "eager"), model.references["given"]
-        batch = batch_of(model.checkpoint.config, seed)
-        found = rules.complaints(report, implementation, reference, [batch])
-        found |= padiff.complaints(task.framework, implementation, model.checkpoint, batch)
-        outcome = replace(outcome, complaints=found)
+        implementation = build(model.checkpoint, task.dtype, "eager")
+        outcome = replace(outcome, complaints=_complaints(task.framework, implementation, model, report, seed))
     divergence = report.first_divergence.get(task.framework)
     if divergence is None:
         share = max((row.budget_used for row in report.rows if row.verdict == "pass"), default=0.0)
@@ -148,6 +146,16 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
         check=row.check,
         times_budget=row.budget_used,
     )
+
+
+def _complaints(framework: str, implementation: Model, model: Known, report: Report, seed: int) -> dict[str, bool]:
+    """Return which simpler rules complain. ``report``: of the implementation, on the same inputs."""
+    batch = batch_of(model.checkpoint.config, seed)
+    try:
+        found = rules.complaints(report, implementation, model.references["given"], [batch])
+    except Exception:
+        return dict.fromkeys(rules.NAMES, True)  # nobody overlooks a crash
+    return found | padiff.complaints(framework, implementation, model.checkpoint, batch)
 
 
 def _is_place(name: str, bug: Bug, *, only_without_probe: bool) -> bool:

@@ -337,6 +337,24 @@ def test_noise_includes_sums_that_begin_with_the_bias():
     assert legitimate <= 8 * noise
 
 
+def test_noise_includes_exact_variances():
+    """Some kernels compute a variance in float64. It is then zero for equal entries, although their mean is rounded."""
+    x = np.full((64, 108), 207.41972, np.float32)
+    with numpy_nn.permuted_contractions(0):
+        mean, variance = numpy_nn.mean(x), numpy_nn.variance(x)
+    exact = (variance == 0) & (mean != x[:, :1])
+    assert 8 < exact.sum() < 56
+
+
+def test_probe_values_have_all_digits_of_float64(make_checkpoint):
+    """Sums of float32 numbers are exact in float64 in almost every order, so their noise would be zero."""
+    batches = random_batches(CONFIG, 1, 4, 0)
+    check = next(check for check in plan(CONFIG, CONFIG, batches, seed=0, dtype="float64") if check.name == "offset")
+    values = Reference(make_checkpoint(CONFIG), "float64").replacements(check, 0)
+    assert {value.dtype.name for value in values.values()} == {"float64"}
+    assert all((value != value.astype(np.float32)).mean() > 0.99 for value in values.values())
+
+
 def test_equal_rows_round_differently_in_the_noise():
     """The kernels of frameworks round equal rows differently, depending on where in a block they are."""
     generator = np.random.default_rng(0)
