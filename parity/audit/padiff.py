@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from functools import cache
 from typing import Any
 
@@ -64,7 +64,7 @@ def _can_run(framework: str, model: Model) -> bool:
 
 
 @contextlib.contextmanager
-def _imported() -> Iterator[Any]:
+def _imported() -> Generator[Any]:
     """Import padiff, which prints much, and writes its logs to the first folder of ``sys.path``."""
     os.environ.update(_LEAVE_FRAMEWORKS_ALONE)
     folder = _folder_for_logs().name

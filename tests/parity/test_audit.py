@@ -12,6 +12,7 @@ import pytest
 from triglot.impls import FRAMEWORKS
 from triglot.parity.audit.bug import ATTENTION, POST_NORM
 from triglot.parity.audit.catalogue import BLIND, BUGS, INVISIBLE
+from triglot.parity.audit.catalogue.below_rounding import CHANGES
 from triglot.parity.audit.mutants import planted
 from triglot.parity.audit.run import Task, judge, run
 from triglot.shared.arrays import HALVES
@@ -35,6 +36,8 @@ def pytest_generate_tests(metafunc):
     elif {"hidden", "planted_in"} <= names:
         every = list(itertools.product([bug for bug in IN_FORWARD_PASS if bug not in INVISIBLE], FRAMEWORKS))
         metafunc.parametrize(("hidden", "planted_in"), every[::10])
+    if "change" in names:
+        metafunc.parametrize("change", CHANGES)
     if "copied" in names:
         metafunc.parametrize(("copied", "dtype"), list(itertools.product(COPIES, ("float32", *HALVES))))
 
@@ -62,6 +65,15 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
         return
     assert outcome.verdict == "diverged"
     assert outcome.located != (bug in ACCUMULATED.get(dtype, ()))
+
+
+def test_a_change_below_rounding_is_not_seen_in_float32(change, framework, make_checkpoint):
+    """It changes what is computed, as float64 shows, but by less than a correct implementation may be off."""
+    bug = CHANGES[change]
+    with planted(framework, bug.file, bug.change(framework)) as builder:
+        assert judge(framework, builder, make_checkpoint(bug.recipe)).verdict == "pass"
+        in_float64 = judge(framework, builder, make_checkpoint(bug.recipe), dtype="float64", checks=["steps"])
+    assert in_float64.first_divergence[framework].name == bug.found_at
 
 
 def test_unchanged_copy_passes(copied, dtype, framework, make_checkpoint):

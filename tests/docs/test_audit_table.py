@@ -1,0 +1,21 @@
+"""The table of the audit in ``docs/parity.md`` comes from the newest result in ``bench/results``."""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_document_says_what_the_last_audit_found():
+    newest = max((ROOT / "bench/results").glob("*-audit.json"))
+    result = json.loads(newest.read_text())
+    text = (ROOT / "docs/parity.md").read_text()
+    rows = [
+        f"| {rule['rule']} | {rule['bugs_caught']} of {rule['bugs']} | {rule['alarms']} of {rule['correct_runs']} |"
+        for rule in result["rules"]
+    ]
+    assert "\n".join(rows) in text
+    assert f"bench/results/{newest.name}" in text
+    assert f"holds {len(result['bugs'])} bugs" in text
+    assert all(bug["caught"] == bug["located"] == bug["tries"] for bug in result["bugs"])
+    assert result["sound"]
