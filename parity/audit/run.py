@@ -1,6 +1,7 @@
 """Plant the bugs of the catalogue, and see what the verdict and simpler rules say of each."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -125,6 +126,8 @@ def _correct(task: Task) -> Iterator[Outcome]:
     with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
             yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed, task.dtype), seed, task.dtype), None)
+            if "jax" in sys.modules:  # what it compiled for this model takes memory, and fits no other
+                sys.modules["jax"].clear_caches()
 
 
 def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None) -> Outcome:
