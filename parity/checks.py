@@ -37,7 +37,7 @@ KINDS = {
     **dict.fromkeys((API, END_TO_END, *unusual.NAMES, QUIET, EXTREME), "forward"),
 }
 LENGTHS = (24, 11, 1, 17)  # of the rows of most batches
-SHORT_MODEL = 48  # a model of at most so many tokens has its greatest length in most batches
+SHORT_MODEL = 48  # if a model has at most so many positions, most batches contain a row of that length
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def offset(config: ModelConfig, dtype: str) -> float:
 
 
 def _largest_scores(config: ModelConfig, dtype: str) -> float:
-    """Return what the weights of the queries in an extreme model may be multiplied with, so that nothing overflows."""
+    """Return the largest factor for the query weights of an extreme model that does not make it overflow."""
     if dtype != "float16":
         return _LARGEST_SCORES
     if config.kind == "attention" or "n" in config.embedding_process + config.pre_process:

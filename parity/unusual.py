@@ -28,7 +28,7 @@ def unusual_batch(name: str, config: ModelConfig, lengths: Sequence[int], genera
     if name == "length_one":
         return random_batch(config, [1], generator)
     if name == "maximum_length":
-        # One row costs least, unless a compiler has seen full rows of this length already.
+        # One row is cheapest, unless other batches have this shape already, for which frameworks have compiled.
         rows = len(lengths) if max(lengths) == config.source_max_length else 1
         return random_batch(config, [config.source_max_length] * rows, generator)
     if name == "short_rows":

@@ -12,10 +12,10 @@ _STEP = 256 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what this process frees, and grow its memory in large steps. It needs glibc.
+    """Make glibc keep freed memory and grow the heap in large steps. Without glibc, do nothing.
 
-    By default glibc returns large arrays to the system, which then clears every page of the next one. That took a
-    quarter of the time of the reference in ``triglot parity minilm``.
+    By default, glibc returns the memory of large arrays to the system, which has to clear every page for the next
+    array. That took a quarter of the reference's time in ``triglot parity minilm``.
     """
     if platform.libc_ver()[0] != "glibc":
         return

@@ -1,4 +1,4 @@
-"""``shared/memory.py``: what a process frees, it uses again."""
+"""``shared/memory.py``: a process reuses the memory that it frees."""
 
 import platform
 import subprocess

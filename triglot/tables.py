@@ -127,7 +127,7 @@ def print_audit(report: AuditReport) -> None:
     if report.correct_lines:
         screen.print(correct)
         screen.print()
-    rules = table(Column("rule", overflow="fold"), *number_columns("bugs caught", "alarms at correct code"))
+    rules = table(Column("rule", overflow="fold"), *number_columns("bugs caught", "alarms on correct code"))
     for rule in report.rule_lines:
         rules.add_row(rule.rule, f"{rule.bugs_caught}/{rule.bugs}", f"{rule.alarms}/{rule.correct_runs}")
     screen.print(rules)

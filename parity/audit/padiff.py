@@ -17,7 +17,7 @@ from triglot.shared.inputs import Batch
 
 FRAMEWORKS = ("torch", "paddle")
 
-# The options of each rule. By default padiff compares the mean of every output, within 1e-7 of it.
+# The options of each rule. By default padiff compares only the mean of each output, within 1e-7 relative.
 RULES: Mapping[str, Mapping[str, Any]] = {
     "padiff, default options": {},
     "padiff, every entry within 1e-5": {"compare_mode": "strict", "atol": 1e-5, "rtol": 1e-5},
@@ -30,7 +30,7 @@ _LEAVE_FRAMEWORKS_ALONE = {"PADIFF_API_CHECK": "OFF", "PADIFF_TENSOR_METHOD": "O
 def complaints(framework: str, model: Model, checkpoint: Checkpoint, batch: Batch) -> dict[str, bool]:
     """Return which rules complain about ``model``, the implementation of ``checkpoint`` in ``framework``.
 
-    It is compared with our implementation in the other framework. Empty where padiff cannot run.
+    It is compared with our implementation in the other framework. The result is empty if padiff cannot run.
     """
     if not _can_run(framework, model):
         return {}
@@ -52,12 +52,12 @@ def _complains(padiff: Any, layer: Any, module: Any, inputs: Any, options: Mappi
         return not padiff.auto_diff(
             layer, module, inputs, auto_weights=False, options={"diff_phase": "forward", **options}
         )
-    except RuntimeError:  # what it raises if a model does
+    except RuntimeError:  # padiff raises this if a model raises anything
         return True
 
 
 def _can_run(framework: str, model: Model) -> bool:
-    """Return whether padiff can run: it knows two frameworks, and calls a model as a whole."""
+    """Return whether padiff can run. It supports only two frameworks and calls only whole models."""
     if importlib.util.find_spec("padiff") is None or not {*FRAMEWORKS} <= {*impls.installed()}:
         return False
     return framework in FRAMEWORKS and model.config.kind != "attention" and model.backend.dtype_name == "float32"
@@ -65,7 +65,7 @@ def _can_run(framework: str, model: Model) -> bool:
 
 @contextlib.contextmanager
 def _imported() -> Generator[Any]:
-    """Import padiff, which prints much, and writes its logs to the first folder of ``sys.path``."""
+    """Import padiff and suppress its output. It writes its logs to the first folder of ``sys.path``."""
     os.environ.update(_LEAVE_FRAMEWORKS_ALONE)
     folder = _folder_for_logs().name
     sys.path.insert(0, folder)

@@ -37,9 +37,9 @@ class BugLine:
 
 @dataclass(frozen=True)
 class RuleLine:
-    """One rule over all tries of it: the bugs that it always catches, and its alarms at correct code.
+    """The results of one rule: how many bugs it catches in every try, and its alarms on correct code.
 
-    Only bugs in the forward pass count, because no rule but ours looks at anything else.
+    Only bugs in the forward pass are counted, because the simpler rules check nothing else.
     """
 
     rule: str
@@ -53,9 +53,9 @@ class RuleLine:
 class CorrectLine:
     """The verdicts on correct models in one framework.
 
-    ``not_finite``: a value overflowed in the reference, so it could not be judged; the others passed. ``alarms``: the
-    wild models that the verdict calls wrong, with the place and the error in multiples of the budget.
-    ``largest_share``: of a budget, in all that passed.
+    ``not_finite``: the number of models with a value that overflowed in the reference and could not be judged; all
+    their other values passed. ``alarms``: the models that were wrongly reported as diverged, with the place and the
+    error in multiples of the budget. ``largest_share``: the largest share of a budget in any model without an alarm.
     """
 
     framework: str

@@ -38,10 +38,11 @@ NOTHING = ""  # in place of a bug: a correct implementation
 class Outcome:
     """What the verdict said of one bug in one framework, with the weights and inputs of one seed.
 
-    ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the first divergence,
-    and ``check``: the check with the largest error there, ``times_budget``. If nothing diverged, that is the largest
-    share of a budget anywhere. ``located``: it is the right place, as a local divergence. ``complaints``: which simpler
-    rules complain, of those that could be tried (``rules.py``, ``padiff.py``). A correct implementation has no bug; its
+    ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the name of the first
+    divergence. ``check``: the check with the largest error of that value. ``times_budget``: that error in budgets or,
+    if nothing diverged, the largest share of a budget in the whole report. ``located``: whether the first divergence
+    is local and in the right place. ``complaints``: for each simpler rule that could run (``rules.py``,
+    ``padiff.py``), whether it complains. A correct implementation has no bug; its
     model is the wild one of the seed (``wild.py``).
     """
 
@@ -126,7 +127,7 @@ def _correct(task: Task) -> Iterator[Outcome]:
     with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
             yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed, task.dtype), seed, task.dtype), None)
-            if "jax" in sys.modules:  # what it compiled for this model takes memory, and fits no other
+            if "jax" in sys.modules:  # its compiled code takes memory and cannot be reused for another model
                 sys.modules["jax"].clear_caches()
 
 
@@ -157,7 +158,7 @@ def _complaints(framework: str, implementation: Model, model: Known, report: Rep
     try:
         found = rules.complaints(report, implementation, model.references["given"], [batch])
     except Exception:
-        return dict.fromkeys(rules.NAMES, True)  # nobody overlooks a crash
+        return dict.fromkeys(rules.NAMES, True)  # a crash counts as a complaint of every rule
     return found | padiff.complaints(framework, implementation, model.checkpoint, batch)
 
 

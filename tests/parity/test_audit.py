@@ -68,7 +68,7 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
 
 
 def test_a_change_below_rounding_is_not_seen_in_float32(change, framework, make_checkpoint):
-    """It changes what is computed, as float64 shows, but by less than a correct implementation may be off."""
+    """Float64 shows the change. In float32 it is smaller than the error that correct code may have."""
     bug = CHANGES[change]
     with planted(framework, bug.file, bug.change(framework)) as builder:
         assert judge(framework, builder, make_checkpoint(bug.recipe)).verdict == "pass"

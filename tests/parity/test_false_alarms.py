@@ -1,6 +1,6 @@
 """Correct implementations never diverge, however wild their models are.
 
-``make audit`` takes hundreds of wild models in every number format, and keeps the result in ``bench/results``.
+``make audit`` tries hundreds of wild models in every number format.
 """
 
 import pytest

@@ -1,11 +1,11 @@
-"""Changes that are smaller than the rounding errors of correct code: no verdict in float32 can tell them apart."""
+"""Changes that are smaller than the rounding errors of correct code, so that float32 cannot show them."""
 
 from triglot.parity.audit.bug import Bug
 
 _PLACE = "encoder.layers.0.feed_forward.activation"
 
 CHANGES = {
-    # 0.5 x 3e-7 is 2.5 units in the last place of x.
+    # The error of the GELU is 0.5 * 3e-7 * x, which is 2.5 roundings of x.
     "erf off by 3e-7": Bug(
         _PLACE,
         "feed_forward.py",
