@@ -10,7 +10,7 @@
 # Long proofs:
 # make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
 # make fuzz         read a million damaged checkpoints
-# make audit        run planted bugs with 20 seeds each, and correct code with many seeds, shapes and number formats
+# make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
 # make training     compare 300 steps of training between the frameworks
 # make gpu          run the tests that need a GPU

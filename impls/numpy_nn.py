@@ -95,16 +95,17 @@ def mean(x: ndarray) -> ndarray:
 def variance(x: ndarray) -> ndarray:
     """Return the biased variance over the last axis, (..., 1). x: (..., D).
 
-    Some kernels add up in float64. If all entries are equal, their variance is exactly zero although their mean is
-    rounded. So inside ``permuted_contractions``, a random half of the variances is computed in float64.
+    Some kernels add up in a wider format. If all entries are equal, their variance is then exactly zero, although their
+    mean is rounded. So inside ``permuted_contractions``, a random half of the variances is computed like that.
     """
     centred = x - mean(x)  # not the mean that the caller has: kernels compute both at once, and round them separately
     y = mean(centred * centred)
     generator = _generator.get()
     if generator is None:
         return y
-    wide = x.astype(np.float64).var(axis=-1, keepdims=True).astype(y.dtype)
-    return np.where(generator.random(y.shape) < 0.5, wide, y)
+    wider = np.longdouble if x.dtype == np.float64 else np.float64
+    exact = x.astype(wider).var(axis=-1, keepdims=True).astype(y.dtype)
+    return np.where(generator.random(y.shape) < 0.5, exact, y)
 
 
 def softmax(x: ndarray) -> ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Bools
+from triglot.shared.arrays import Array, Bools, as_received
 from triglot.shared.choices import CHECKS
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
@@ -16,7 +16,7 @@ from .checks import KINDS, LOCAL_CHECKS, WORKER, Check, expected_masks, judged_t
 from .output_names import API, ATTEND, AVERAGED_WEIGHTS, CHANGED_WEIGHTS, ENCODE, FORWARD, MASKS
 from .report import Divergence, Judgement, Row, worst
 from .scopes import scopes_of, worst_share
-from .truth import Truth, as_received, distances
+from .truth import Truth, distances
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Float32s, representable
+from triglot.shared.arrays import Array, as_received
 from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import NamedValue, named_values
-
-from .budgets import UNIT_ROUNDOFF
 
 Kind = Literal["normal", "low_variance", "large", "offset", "masking"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -44,7 +42,7 @@ def replacements(
     drawn = {
         name: _draw(kind, config, named, shapes[name], generator, dtype) for name, named in named_values(config).items()
     }
-    return {name: _in_format(values, generator, dtype) for name, values in drawn.items()}
+    return {name: as_received(values, dtype) for name, values in drawn.items()}
 
 
 def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator, dtype: str) -> Batch:
@@ -58,7 +56,7 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
         drawn = replace(
             drawn,
             **{
-                name: _in_format(_vectors(kind, getattr(drawn, name).shape, generator, dtype), generator, dtype)
+                name: as_received(_vectors(kind, getattr(drawn, name).shape, generator, dtype), dtype)
                 for name in vectors
             },
         )
@@ -76,51 +74,49 @@ def _draw(
     shape: tuple[int, ...],
     generator: np.random.Generator,
     dtype: str,
-) -> Float32s:
+) -> Array:
     if named.axes[-1] == "hidden":
         return _vectors(kind, shape, generator, dtype)
-    drawn = generator.standard_normal(shape, np.float32)
+    drawn = _normal(shape, generator, dtype)
     if named.name.endswith(".weights"):
         weights = np.exp(drawn)
         return weights / weights.sum(axis=-1, keepdims=True)
     if kind == "large" and named.name.endswith((".scores", ".inner", ".transform")):
-        return drawn * np.float32(_LARGE)
+        return drawn * _LARGE
     if kind == "masking" and named.name.endswith(".scores") and config.masking_value is not None:
         return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
     return drawn
 
 
-def _scores_around(value: float, drawn: Float32s) -> Float32s:
+def _scores_around(value: float, drawn: Array) -> Array:
     """Return scores (B, H, T, S) that compete with a masked score.
 
     The queries alternate. Half of them have scores as large as ``value``, which distinguishes adding from replacing. In
     the other half, the scores of the first half of the sources lie within about 1 of ``value``, and the rest around
     zero. Masked padding, at the end, then gets scores like those of allowed tokens, so every digit of ``value`` counts.
     """
-    scores = drawn * np.float32(abs(value))
+    scores = drawn * abs(value)
     near = drawn.copy()
-    near[..., : (drawn.shape[3] + 1) // 2] += np.float32(value)
+    near[..., : (drawn.shape[3] + 1) // 2] += value
     scores[:, :, 1::2] = near[:, :, 1::2]
     return scores
 
 
-def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Float32s:
-    drawn = generator.standard_normal(shape, np.float32)
+def _vectors(kind: Kind, shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Array:
+    drawn = _normal(shape, generator, dtype)
     if kind == "offset":
-        return drawn + np.float32(_OFFSETS[dtype])
+        return drawn + _OFFSETS[dtype]
     if kind == "low_variance":
         # The scale changes from token to token, so that every batch has every scale.
         rows = np.arange(drawn[..., 0].size).reshape(drawn.shape[:-1])
         exponents = rows % (1 - _SMALLEST_EXPONENT)
-        return drawn * (10.0**-exponents)[..., None].astype(np.float32)
+        return drawn * (10.0**-exponents)[..., None].astype(drawn.dtype)
     return drawn
 
 
-def _in_format(values: Float32s, generator: np.random.Generator, dtype: str) -> Array:
-    """Return the values in ``dtype``. In float64 they get random digits that float32 does not have.
+def _normal(shape: tuple[int, ...], generator: np.random.Generator, dtype: str) -> Array:
+    """Draw normal numbers, in float64 if ``dtype`` is.
 
-    Sums of float32 numbers of similar size are exact in float64 in almost every order. They would show no noise.
+    In float64, sums of float32 numbers of similar size are exact in almost every order. They would show no noise.
     """
-    if dtype == "float64":
-        return values * (1 + UNIT_ROUNDOFF["float32"] * generator.uniform(-1, 1, values.shape))
-    return representable(values, dtype)
+    return generator.standard_normal(shape) if dtype == "float64" else generator.standard_normal(shape, np.float32)

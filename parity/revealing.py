@@ -125,11 +125,19 @@ def _largest_scores(config: ModelConfig, dtype: str) -> float:
     """Return the largest factor for the query weights of an extreme model that does not make it overflow."""
     if dtype != "float16":
         return _LARGEST_SCORES
-    if config.kind == "attention" or "n" in config.embedding_process + config.pre_process:
+    if config.kind == "attention" or _norms_before_projections(config):
         return _LARGEST_FLOAT16_SCORES
-    # No norm is between the embeddings and the queries and keys.
-    embeddings = offset(config, dtype) * (config.hidden_size**0.5 if config.embedding_scale else 1.0)
-    return _LARGEST_FLOAT16_SCORES / embeddings**2
+    # Queries and keys read the sum of the embeddings and of what each block before has added, all with an offset.
+    embeddings = config.hidden_size**0.5 if config.embedding_scale else 1.0
+    blocks = 2 * LAYERS if config.kind == "encoder" else 3 * LAYERS
+    return _LARGEST_FLOAT16_SCORES / (offset(config, dtype) * (embeddings + blocks)) ** 2
+
+
+def _norms_before_projections(config: ModelConfig) -> bool:
+    """Return whether every query and key is a projection of normalised vectors."""
+    after_each_block = config.post_process.endswith("n") and "n" in config.embedding_process
+    memory = config.kind == "encoder" or config.normalize_memory or "n" in config.final_process
+    return after_each_block or ("n" in config.pre_process and memory)
 
 
 def quiet_scale(config: ModelConfig, dtype: str) -> float:

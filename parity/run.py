@@ -38,7 +38,7 @@ from .trials.trial import Trial
 from .truth import Reference
 
 AHEAD = 3  # trials that the frameworks may be ahead of the reference
-BATCHES, BATCH_SIZE = 2, 4  # of the random tokens that a run takes if no batches are given
+BATCHES, BATCH_SIZE = 2, 4  # of the inputs that a run takes if none are given: sentences, or random tokens
 
 Progress = Callable[[int, int, str], None]  # trials that are done, trials in total, name of the next one
 

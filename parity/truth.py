@@ -8,7 +8,7 @@ import numpy as np
 
 from triglot import impls
 from triglot.impls.numpy_nn import permuted_contractions
-from triglot.shared.arrays import HALVES, Array, Bools, representable
+from triglot.shared.arrays import HALVES, Array, Bools, as_received, representable
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
@@ -123,11 +123,6 @@ def measure_noise(names: Iterable[str], errors: Callable[[int], Mapping[str, flo
         for name, error in errors(run).items():
             noise[name] = float(np.maximum(noise[name], error))  # unlike max, it returns NaN if either is
     return noise
-
-
-def as_received(value: Array, dtype: str) -> Array:
-    """Return a value as a step that computes in ``dtype`` receives it."""
-    return value.astype(np.float64) if dtype == "float64" else representable(value, dtype)
 
 
 def distances(value: Array, truth: Array) -> Array:

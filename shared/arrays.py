@@ -34,6 +34,11 @@ def representable(array: Array, dtype: str) -> Float32s:
         return array.astype(FLOATS[dtype] if dtype in HALVES else np.float32).astype(np.float32)
 
 
+def as_received(value: Array, dtype: str) -> Array:
+    """Return a value as a step that computes in ``dtype`` receives it."""
+    return value.astype(np.float64) if dtype == "float64" else representable(value, dtype)
+
+
 def storable(array: Array) -> Array:
     """Return the same bits in a format that NumPy can write: bfloat16 as uint16."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array

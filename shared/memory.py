@@ -12,7 +12,7 @@ _STEP = 256 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory and grow the heap in large steps. Without glibc, do nothing.
+    """Make glibc keep freed arrays of up to 32 MB and grow the heap in large steps. Without glibc, do nothing.
 
     By default, glibc returns the memory of large arrays to the system, which has to clear every page for the next
     array. That took a quarter of the reference's time in ``triglot parity minilm``.

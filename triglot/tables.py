@@ -97,7 +97,7 @@ def parity_summary(report: Report) -> str:
 
 
 def print_audit(report: AuditReport) -> None:
-    """Print a line for each bug, then a line for each rule."""
+    """Print a line for each bug, then the verdicts on correct code, then a line for each rule."""
     screen = console()
     frameworks = list(dict.fromkeys(outcome.framework for outcome in report.outcomes))
     lines = table(
@@ -120,9 +120,10 @@ def print_audit(report: AuditReport) -> None:
         missed = [line.bug for line in report.bug_lines if line.caught < line.tries]
         screen.print(f"not caught: {', '.join(missed)}" if missed else "every bug was caught")
         screen.print()
-    correct = table("correct code", *number_columns("models", "passed", "not finite", "alarms", "largest share"))
+    counted = number_columns("models", "passed", "not finite", "errors", "alarms", "largest share")
+    correct = table("correct code", *counted)
     for line in report.correct_lines:
-        counts = line.models, line.passed, line.not_finite, len(line.alarms)
+        counts = line.models, line.passed, line.not_finite, line.errors, len(line.alarms)
         correct.add_row(line.framework, *map(str, counts), f"{line.largest_share:.0%}")
     if report.correct_lines:
         screen.print(correct)

@@ -35,7 +35,7 @@ def known(bug: str, seed: int, dtype: str) -> Known:
 
 
 def known_of(checkpoint: Checkpoint, seed: int, dtype: str, reference: type[Reference] = Reference) -> Known:
-    """Return the same for given weights."""
+    """Return the same for given weights. ``reference``: one that remembers truths, if they are needed again."""
     weights = weights_for(checkpoint, dtype, seed)
     references = {id(each): reference(each, dtype) for each in weights.values()}
     return Known(checkpoint, weights, {name: references[id(each)] for name, each in weights.items()})

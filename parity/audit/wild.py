@@ -20,6 +20,7 @@ from triglot.shared.model.schema import parameters
 
 FLOAT32_LOWEST = -3.4028234663852886e38
 BANNED = -1e9  # a bias that bans a token
+LARGEST, LARGEST_FLOAT16 = 1e9, 6e4  # what weights are cut to
 RECIPES = ("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
 
 
@@ -120,7 +121,7 @@ def wild_checkpoint(seed: int, dtype: str) -> Checkpoint:
     draw = Draw(seed + 10**6)
     kind = draw.one_of("scaled", "scaled", "outliers", "flat", "offset", "banned", "mixed")
     scale = draw.scale(1e-3, 1e2)
-    largest = 6e4 if dtype == "float16" else -BANNED
+    largest = LARGEST_FLOAT16 if dtype == "float16" else LARGEST
     tensors: dict[str, Array] = {}
     described = parameters(config)
     for name, tensor in initialize(config, seed).items():

@@ -43,6 +43,10 @@ def test_a_missed_bug_and_a_false_alarm_are_not_sound():
     invisible = Outcome("bias of the keys missing", "torch", "float32", 0, True, "pass")
     assert AuditReport([caught, correct, invisible]).sound
     assert not AuditReport([missed, correct]).sound
+    assert not AuditReport([caught, Outcome(NOTHING, "jax", "float32", 0, False, "error")]).sound
+    refused = AuditReport([Outcome(NOTHING, "paddle", "float16", 0, False, "error")])
+    assert refused.sound
+    assert [(line.models, line.passed, line.errors) for line in refused.correct_lines] == [(1, 0, 1)]
     assert not AuditReport([caught, alarm]).sound
     ours, *others = AuditReport([caught, missed, alarm]).rule_lines
     assert (ours.bugs_caught, ours.bugs, ours.alarms, ours.correct_runs) == (0, 1, 1, 1)

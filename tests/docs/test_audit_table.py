@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from triglot.impls import FRAMEWORKS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,5 +19,10 @@ def test_the_document_says_what_the_last_audit_found():
     assert "\n".join(rows) in text
     assert f"bench/results/{newest.name}" in text
     assert f"holds {len(result['bugs'])} bugs" in text
-    assert all(bug["caught"] == bug["located"] == bug["tries"] for bug in result["bugs"])
+    assert result["dtypes"] == ["float32"]
     assert result["sound"]
+    assert all(bug["caught"] == bug["located"] == bug["tries"] == len(FRAMEWORKS) for bug in result["bugs"])
+    assert {line["framework"] for line in result["correct"]} == {*FRAMEWORKS}
+    in_methods = [bug for bug in result["bugs"] if bug["tries_in_methods"]]
+    caught = sum(bug["caught_in_methods"] == bug["tries_in_methods"] for bug in in_methods)
+    assert f"There, {caught} of {len(in_methods)} are caught" in " ".join(text.split())

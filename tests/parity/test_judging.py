@@ -9,10 +9,12 @@ import pytest
 import triglot
 from triglot.impls import numpy_nn
 from triglot.parity.budgets import budget, noise_in
-from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, plan
+from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, plan, row_lengths
 from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence, Report, Row, worst
+from triglot.parity.revealing import revealing_checkpoints
 from triglot.parity.truth import Reference, Truth, distance
+from triglot.shared.arrays import LARGEST_FLOAT16
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch, random_batches
 from triglot.shared.model.recipes import recipe
@@ -337,22 +339,64 @@ def test_noise_includes_sums_that_begin_with_the_bias():
     assert legitimate <= 8 * noise
 
 
-def test_noise_includes_exact_variances():
-    """Some kernels compute a variance in float64. It is then zero for equal entries, although their mean is rounded."""
-    x = np.full((64, 108), 207.41972, np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_includes_exact_variances(dtype):
+    """Some kernels compute a variance in a wider format. For equal entries it is then zero, but the mean is rounded."""
+    x = np.full((64, 108), 207.41972, dtype)
     with numpy_nn.permuted_contractions(0):
         mean, variance = numpy_nn.mean(x), numpy_nn.variance(x)
     exact = (variance == 0) & (mean != x[:, :1])
     assert 8 < exact.sum() < 56
 
 
-def test_probe_values_have_all_digits_of_float64(make_checkpoint):
+def test_probe_values_are_drawn_in_float64(make_checkpoint):
     """Sums of float32 numbers are exact in float64 in almost every order, so their noise would be zero."""
     batches = random_batches(CONFIG, 1, 4, 0)
     check = next(check for check in plan(CONFIG, CONFIG, batches, seed=0, dtype="float64") if check.name == "offset")
     values = Reference(make_checkpoint(CONFIG), "float64").replacements(check, 0)
     assert {value.dtype.name for value in values.values()} == {"float64"}
     assert all((value != value.astype(np.float32)).mean() > 0.99 for value in values.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_probes_for_masking_have_scores_close_to_the_masking_value(dtype, make_checkpoint):
+    config = replace(CONFIG, masking="fill", masking_value=-1e4)
+    batches = random_batches(config, 1, 4, 0)
+    check = next(check for check in plan(config, config, batches, seed=0, dtype=dtype) if check.name == "masking")
+    values = Reference(make_checkpoint(config), dtype).replacements(check, 0)
+    scores = values["encoder.layers.0.attention.scores"][:, :, 1::2]
+    near = scores[..., : (scores.shape[3] + 1) // 2]
+    assert np.abs(near + 1e4).max() < 8
+
+
+@pytest.mark.parametrize(("positions", "longest"), [(2, 2), (48, 48), (49, 24)])
+def test_a_short_model_has_its_greatest_length_in_most_batches(positions, longest):
+    config = replace(CONFIG, source_max_length=positions)
+    assert max(row_lengths(config)) == longest
+    checks = plan(config, config, random_batches(config, 1, 4, 0), seed=0, dtype="float32")
+    (full,) = (check.batch for check in checks if check.name == "maximum_length")
+    assert full.valid.shape == ((4, longest) if longest == positions else (1, positions))
+    assert full.valid.all()
+
+
+PROCESSES = [("", "dan", ""), ("", "da", ""), ("n", "da", "n"), ("n", "da", ""), ("", "na", "")]
+
+
+@pytest.mark.parametrize("processes", PROCESSES, ids=str)
+@pytest.mark.parametrize("embedding_process", ["", "nd"])
+@pytest.mark.parametrize("name", ["bert-base-tiny", "translation-tiny"])
+def test_extreme_weights_do_not_overflow_float16(name, embedding_process, processes):
+    pre, post, final = processes
+    config = replace(
+        recipe(name),
+        **{"embedding_process": embedding_process, "embedding_scale": True, "normalize_memory": False},
+        **{"pre_process": pre, "post_process": post, "final_process": final},
+    )
+    extreme = revealing_checkpoints(config, "float16", 0)["extreme"]
+    checks = plan(config, extreme.config, random_batches(config, 1, 4, 0), seed=0, dtype="float16")
+    (check,) = (check for check in checks if check.name == "extreme")
+    largest = max(np.abs(value).max() for value in Reference(extreme, "float16").trace(check.batch, {}).values())
+    assert largest < LARGEST_FLOAT16
 
 
 def test_equal_rows_round_differently_in_the_noise():

@@ -25,7 +25,7 @@ def audit(
     """Plant bugs, and show what the verdict sees of them.
 
     Each bug of a catalogue is planted in a copy of our implementations, in the whole model and in its public methods
-    alone. The last table shows what simpler rules see of the same bugs, and their false alarms.
+    alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do.
     """
     from triglot import impls, tables  # noqa: PLC0415
     from triglot.parity.audit.catalogue import BUGS  # noqa: PLC0415
