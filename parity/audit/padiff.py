@@ -52,7 +52,7 @@ def _complains(padiff: Any, layer: Any, module: Any, inputs: Any, options: Mappi
         return not padiff.auto_diff(
             layer, module, inputs, auto_weights=False, options={"diff_phase": "forward", **options}
         )
-    except Exception:  # what a model raises, padiff raises again
+    except Exception:  # padiff passes on what a model raises, and a user sees that
         return True
 
 

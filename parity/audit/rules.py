@@ -46,7 +46,7 @@ def complaints(report: Report, model: Model, reference: Reference, batches: Sequ
         try:
             values = model.trace(batch, {})
         except Exception:
-            return dict.fromkeys(NAMES, True)  # nobody needs a rule to notice a crash
+            return dict.fromkeys(NAMES, True)  # a crash counts as a complaint of every rule
         truth = reference.trace(batch, {})
         for name in names:
             value = np.nan_to_num(values[name].astype(np.float64), nan=np.inf)

@@ -42,8 +42,8 @@ class Outcome:
     divergence. ``check``: the check with the largest error of that value. ``times_budget``: that error in budgets or,
     if nothing diverged, the largest share of a budget in the whole report. ``located``: whether the first divergence
     is local and in the right place. ``complaints``: for each simpler rule that could run (``rules.py``,
-    ``padiff.py``), whether it complains. A correct implementation has no bug; its
-    model is the wild one of the seed (``wild.py``).
+    ``padiff.py``), whether it complains. For a correct implementation, ``bug`` is empty and the model is the wild one
+    of the seed (``wild.py``).
     """
 
     bug: str

@@ -20,7 +20,7 @@ from triglot.shared.model.schema import parameters
 
 FLOAT32_LOWEST = -3.4028234663852886e38
 BANNED = -1e9  # a bias that bans a token
-LARGEST, LARGEST_FLOAT16 = 1e9, 6e4  # what weights are cut to
+LARGEST, LARGEST_FLOAT16 = 1e9, 6e4  # weights are clipped to these magnitudes
 RECIPES = ("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
 
 
