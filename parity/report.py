@@ -82,8 +82,8 @@ class Report:
 
     ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
-    kinds of check that the model has, but that were not run. ``blind``: bugs that no
-    verdict in this number format shows.
+    kinds of check that the model has, but that were not run. ``lacking``: the invariants that were not judged, because
+    the model does not have them. ``blind``: bugs that no verdict in this number format shows.
     """
 
     model: str
@@ -96,6 +96,7 @@ class Report:
     first_divergence: dict[str, Divergence] = field(default_factory=lambda: {})
     amplification: dict[str, float] = field(default_factory=lambda: {})
     unchecked: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
 
     @property
@@ -128,5 +129,6 @@ class Report:
             "first_divergence": {name: asdict(divergence) for name, divergence in self.first_divergence.items()},
             "amplification": self.amplification,
             "unchecked": list(self.unchecked),
+            "lacking": list(self.lacking),
             "blind": list(self.blind),
         }

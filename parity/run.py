@@ -32,7 +32,7 @@ from .judge import Subject, first_divergence, merge
 from .pool import WORKER, LocalPool, Pool, WorkerPool
 from .report import Report, Row
 from .revealing import Weights, revealing_checkpoints
-from .trials.forward import Findings
+from .trials.findings import Findings
 from .trials.plan import plan_trials, selected_checks, unchecked
 from .trials.trial import Trial
 from .truth import Reference
@@ -189,8 +189,9 @@ def compare(
         frameworks=tuple(frameworks),
         rows=tuple(rows),
         amplification=findings.amplification,
-        blind=tuple(BLIND.get(dtype, ())),
         unchecked=unchecked(checks, config, dtype, subjects[0].mode),
+        lacking=tuple(findings.lacking),
+        blind=tuple(BLIND.get(dtype, ())),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
 

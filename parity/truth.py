@@ -89,10 +89,10 @@ class Reference:
             self._shapes[sizes] = {name: value.shape for name, value in self.trace(check.batch, {}).items()}
         return probes.replacements(check.values, self._config, self._shapes[sizes], seed, self._dtype)
 
-    def truth_of_values(self, batch: Batch, replaced: Values) -> Truth:
-        """Return the truth and the noise of every named value."""
+    def truth_of_values(self, batch: Batch, replaced: Values, runs: int = NOISE_RUNS) -> Truth:
+        """Return the truth of every named value, and its noise from so many runs."""
         return _with_noise(
-            self.trace(batch, replaced), lambda seed, moves: self.rounded_trace(batch, replaced, seed, moves)
+            self.trace(batch, replaced), lambda seed, moves: self.rounded_trace(batch, replaced, seed, moves), runs
         )
 
     def truth_of_steps(self, batch: Batch, given: Values, noise: Values) -> Truth:
@@ -137,7 +137,7 @@ def distance(value: Array, truth: Array, selected: Bools | None = None) -> float
     return float(distances(value, truth).max(initial=0.0, where=True if selected is None else selected))
 
 
-def _with_noise(values: Values, rounded: Callable[[int, Values], Values], runs: int = NOISE_RUNS) -> Truth:
+def _with_noise(values: Values, rounded: Callable[[int, Values], Values], runs: int) -> Truth:
     noise = {name: np.zeros(value.shape) for name, value in values.items()}
     _add_noise(noise, values, (rounded(seed, {}) for seed in range(runs)))
     return Truth(values, noise, rounded)

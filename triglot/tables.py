@@ -86,6 +86,8 @@ def print_parity(report: Report) -> None:
         screen.print(problem)
     if report.blind:
         screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
+    if report.lacking:
+        screen.print(f"not kept by this model, so not judged: {', '.join(report.lacking)}")
     if report.unchecked:
         screen.print(f"not checked: {', '.join(report.unchecked)} (choose with --check)")
     screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from triglot.parity.budgets import NOISE_RUNS
 from triglot.parity.revealing import Weights
 from triglot.parity.run import weights_for
 from triglot.parity.truth import Reference, Truth, Values
@@ -61,13 +62,13 @@ class RememberingReference(Reference):
         super().__init__(checkpoint, dtype)
         self._truths: dict[bytes, Truth] = {}
 
-    def truth_of_values(self, batch: Batch, replaced: Values) -> Truth:
+    def truth_of_values(self, batch: Batch, replaced: Values, runs: int = NOISE_RUNS) -> Truth:
         """See ``Reference.truth_of_values``."""
-        digest = hashlib.blake2b()
+        digest = hashlib.blake2b(bytes([runs]))
         for arrays in (batch.arrays(), replaced):
             for name, array in arrays.items():
                 digest.update(f"{name} {array.dtype} {array.shape} ".encode())
                 digest.update(np.ascontiguousarray(array).data)
         if digest.digest() not in self._truths:
-            self._truths[digest.digest()] = super().truth_of_values(batch, replaced)
+            self._truths[digest.digest()] = super().truth_of_values(batch, replaced, runs)
         return self._truths[digest.digest()]

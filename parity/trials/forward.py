@@ -13,19 +13,8 @@ from triglot.parity.truth import Reference, Truth
 from triglot.shared.arrays import Array
 from triglot.shared.worker import WorkerError
 
+from .findings import Findings
 from .trial import Answers, Subjects
-
-
-class Findings:
-    """What the forward passes of a parity run have found so far.
-
-    ``amplification``: how much larger the noise of the whole model is than that of each step alone, on the first
-    inputs. ``diverged``: the frameworks that have diverged.
-    """
-
-    def __init__(self) -> None:
-        self.amplification: dict[str, float] = {}
-        self.diverged: set[str] = set()
 
 
 class ForwardTrial:

@@ -9,7 +9,8 @@
 ``no_segments``        segment and task ids left out, where they were zero
 
 A result may differ from the base by two budgets of the base, because both are rounded. An invariant is judged where the
-reference has it: with a masking value of -10, for example, padding has an influence by design.
+reference has it: with a masking value of -10, for example, padding has an influence by design. The report lists those
+that were not judged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import KEPT_SHARE
+from triglot.parity.budgets import KEPT_SHARE, UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged, judge_value, methods_of
@@ -30,8 +31,9 @@ from triglot.parity.truth import Reference, Truth, distances
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
+from triglot.shared.model.schema import named_values
 
+from .findings import Findings
 from .trial import Answers, Subjects, judge_each
 
 INVARIANTS = "invariants"
@@ -86,9 +88,9 @@ class Base:
 
     @property
     def truth(self) -> Truth:
-        """The true outputs of the base, and their noise."""
+        """The true values of the base, and their noise."""
         if self._truth is None:
-            self._truth = self.reference.truth_of_outputs(self.batch)
+            self._truth = self.reference.truth_of_values(self.batch, {}, UNCONFIRMED_RUNS)
         return self._truth
 
 
@@ -97,10 +99,11 @@ class InvariantTrial:
 
     name = INVARIANTS
 
-    def __init__(self, variant: Variant, base: Base, subjects: Subjects) -> None:
+    def __init__(self, variant: Variant, base: Base, subjects: Subjects, findings: Findings) -> None:
         self._variant = variant
         self._base = base
         self._subjects = subjects
+        self._findings = findings
 
     def job(self) -> Job:
         """See ``Trial.job``."""
@@ -114,25 +117,30 @@ class InvariantTrial:
         )
 
     def _kept(self) -> list[str]:
-        """Return the named values that the variant does not change, by the reference."""
+        """Return the named values that the variant does not change, by the reference. Note the others."""
         truth, variant = self._base.truth, self._variant
         names = list(methods_of(variant.batch.config))
         if variant.weights == "overflowing" and variant.batch.config.tied_embeddings:
             names = [name for name in names if not name.endswith("masked_lm")]  # it scores the overflowing token
         if variant.holds_anyway:
             return names
-        outputs, named = self._base.reference.outputs(variant.batch), named_values(variant.batch.config)
+        values, named = self._base.reference.trace(variant.batch, {}), named_values(variant.batch.config)
         kept: list[str] = []
         for name in names:
-            value = outputs[outputs_name(name)]
-            expected, noise = (
-                variant.of_base(array[outputs_name(name)], value.shape) for array in (truth.values, truth.noise)
-            )
+            value = values[name]
+            expected, noise = (variant.of_base(array[name], value.shape) for array in (truth.values, truth.noise))
             places, scopes = variant.selected(name, value.ndim), scopes_of(named[name], variant.batch.config)
             share = worst_share(scopes, distances(value, expected), noise, expected, places, self._base.dtype)
             if share.used <= KEPT_SHARE:
                 kept.append(name)
+            else:
+                self._findings.lacking.append(self._label(name))
         return kept
+
+    def _label(self, name: str) -> str:
+        """Return the name under which a named value is judged."""
+        method = methods_of(self._variant.batch.config)[name]
+        return f"{self._variant.name}.{method.removeprefix(f'{API}.')}"
 
     def _judgements(self, subject: Subject, results: Results, kept: Sequence[str]) -> Iterable[Judgement]:
         variant, config = self._variant, self._variant.batch.config
@@ -141,8 +149,7 @@ class InvariantTrial:
             return
         base, truth = self._base.results.get(subject.framework, {}), self._base.truth
         for name in kept:
-            method = methods_of(config)[name]
-            label = f"{variant.name}.{method.removeprefix(f'{API}.')}"
+            method, label = methods_of(config)[name], self._label(name)
             if method not in results or method not in base:
                 yield diverged(label, "the value is missing")
                 continue
@@ -151,19 +158,21 @@ class InvariantTrial:
             if expected.shape != shape:
                 yield diverged(label, f"the shape is {shape}, expected at most {expected.shape}")
                 continue
-            noise = 2 * variant.of_base(truth.noise[outputs_name(name)], shape)  # both results have it
+            noise = 2 * variant.of_base(truth.noise[name], shape)  # both results have it
             around = Truth({name: expected}, {name: noise}, _none)
             places = variant.selected(name, len(shape))
             yield judge_value(label, results[method], around, name, subject, config, places)
 
 
-def invariant_trials(reference: Reference, subjects: Subjects, dtype: str, seed: int) -> list[InvariantTrial]:
+def invariant_trials(
+    reference: Reference, subjects: Subjects, findings: Findings, dtype: str, seed: int
+) -> list[InvariantTrial]:
     """Return a trial for the base and for each variant of it that the model has. ``reference``: on loud weights."""
     generator = np.random.default_rng([seed, 4])
     batch = rounded_batch(_base(reference.model.config, generator), dtype)
     base = Base(reference, batch, dtype)
     return [
-        InvariantTrial(replace(variant, batch=rounded_batch(variant.batch, dtype)), base, subjects)
+        InvariantTrial(replace(variant, batch=rounded_batch(variant.batch, dtype)), base, subjects, findings)
         for variant in _variants(batch, dtype, generator)
     ]
 
@@ -258,11 +267,6 @@ def _with_other_padding(batch: Batch, generator: np.random.Generator) -> Batch:
 def _other_ids(ids: Array, vocabulary: int, generator: np.random.Generator) -> Array:
     """Return an id for each, another one if there is more than one."""
     return (ids + generator.integers(min(1, vocabulary - 1), vocabulary, ids.shape)) % vocabulary
-
-
-def outputs_name(name: str) -> str:
-    """Return the name of an output (see ``output_names.py``) for that of a named value."""
-    return {ATTENDED: OUTPUT, AVERAGED: "averaged"}.get(name, name.removeprefix("heads."))
 
 
 def _along(mask: Bools, axis: int, dimensions: int) -> Bools:

@@ -26,7 +26,8 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 from .derivatives import DerivativeTrial
-from .forward import Findings, ForwardTrial
+from .findings import Findings
+from .forward import ForwardTrial
 from .generation import GenerationTrial
 from .invariants import invariant_trials
 from .trial import Subjects, Trial
@@ -75,7 +76,7 @@ def plan_trials(
         for check in _forward_checks(selected, checks.plan(config, loud.config, batches, seed, dtype))
     ]
     if "invariants" in selected:
-        trials += invariant_trials(references["loud"], subjects, dtype, seed)
+        trials += invariant_trials(references["loud"], subjects, findings, dtype, seed)
     if "generation" in selected:
         for name in ("given", "varied"):
             batch = _sources(weights[name].config, generator)

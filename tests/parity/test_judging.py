@@ -288,7 +288,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
     found = replace(report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local")})
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     fields = ["schema", "model", "inputs", "config", "weights_digest", "environment", "verdict", "checks"]
-    assert list(content) == [*fields, "first_divergence", "amplification", "unchecked", "blind"]
+    assert list(content) == [*fields, "first_divergence", "amplification", "unchecked", "lacking", "blind"]
     assert content["schema"] == "triglot.parity/1"
     assert list(content["checks"][0]) == [
         *("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
