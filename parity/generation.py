@@ -14,7 +14,7 @@ import numpy as np
 from triglot.impls.numpy_reference import masks
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import NotFiniteError
 from triglot.shared.inputs import Batch, PairBatch
 
 from .budgets import budget
@@ -30,7 +30,7 @@ class GenerationTruth:
     ``length``: T; None, or too long: the maximum of the model.
 
     Raises:
-        FrameworkError: a score is not finite in ``dtype``, or not even in float64.
+        NotFiniteError: a score is not finite in ``dtype``, or not even in float64.
     """
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str, length: int | None = None) -> None:
@@ -95,7 +95,7 @@ class GenerationTruth:
 
         noise = measure_noise([head], errors)[head]
         if not np.isfinite(noise):
-            raise FrameworkError(f"{head} are not finite in {dtype}, so nothing can be judged; use a wider dtype")
+            raise NotFiniteError(f"{head} are not finite in {dtype}, so nothing can be judged; use a wider dtype")
         return budget(noise, float(np.abs(best).max()), dtype)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import NotFiniteError
 from triglot.shared.inputs import Batch, PairBatch
 from triglot.shared.model.schema import named_values
 
@@ -24,7 +24,7 @@ class ForwardTruth:
     """The outputs of a checkpoint on a batch in float64, and the noise around them.
 
     Raises:
-        FrameworkError: an output is not finite in ``dtype``, or not even in float64.
+        NotFiniteError: an output is not finite in ``dtype``, or not even in float64.
     """
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, dtype: str) -> None:
@@ -35,7 +35,7 @@ class ForwardTruth:
         self._named_values = named_values(checkpoint.config)
         self._truth = Reference(checkpoint, dtype).truth_of_outputs(batch)
         if wrong := [name for name, noise in self._truth.noise.items() if not np.isfinite(noise).all()]:
-            raise FrameworkError(f"{wrong[0]} is not finite in {dtype}, so nothing can be judged; use a wider dtype")
+            raise NotFiniteError(f"{wrong[0]} is not finite in {dtype}, so nothing can be judged; use a wider dtype")
 
     def judge(self, outputs: Mapping[str, Array]) -> Judgement:
         """Return the worst judgement of ``outputs``. Rows beyond those of the batch are ignored."""

@@ -53,5 +53,9 @@ class FrameworkError(TriglotError):
     """A framework is unknown or not installed, or does not support a device, dtype or mode."""
 
 
+class NotFiniteError(FrameworkError):
+    """A value overflows the number format, so that no result can be judged by it."""
+
+
 class ModelNotFoundError(TriglotError):
     """A model name is neither a recipe, nor a checkpoint file, nor a model directory."""

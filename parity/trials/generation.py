@@ -10,6 +10,7 @@ from triglot.parity.output_names import CACHED, IDS, RECOMPUTED
 from triglot.parity.report import Judgement, Row
 from triglot.parity.revealing import Weights
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import NotFiniteError
 from triglot.shared.inputs import PairBatch
 
 from .trial import Answers, Subjects, judge_each
@@ -35,10 +36,17 @@ class GenerationTrial:
     def judge(self, answers: Answers) -> Iterator[Row]:
         """See ``Trial.judge``."""
         (dtype,) = {subject.dtype for subject in self._subjects.values()}
-        truth = GenerationTruth(self._checkpoint, self._batch, dtype, GENERATED)
+        truth, problem = None, ""
+        try:
+            truth = GenerationTruth(self._checkpoint, self._batch, dtype, GENERATED)
+        except NotFiniteError as error:
+            problem = str(error)
 
         def judgements(_: Subject, results: Results) -> Iterable[Judgement]:
             for name in (CACHED, RECOMPUTED):
+                if truth is None:
+                    yield Judgement(name=name, verdict="skipped", reason=problem)
+                    continue
                 ids = {IDS: results[name]} if name in results else {}
                 judgement = truth.judge(ids)
                 yield replace(judgement, name=judgement.name.replace(IDS, name, 1))

@@ -16,7 +16,7 @@ from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import rounded_weights
 from triglot.shared import inputs
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import NotFiniteError
 from triglot.shared.model.recipes import recipe
 
 QUICK = Settings(seconds=0.05, rounds=2, warm_up=0.1, again=False)
@@ -163,7 +163,7 @@ def test_overflowing_scores_are_refused(make_checkpoint):
     tensors = {**weights.tensors, f"heads.{head}.weight": np.full_like(weights.tensors[f"heads.{head}.weight"], 6e4)}
     large = rounded_weights(Checkpoint(weights.config, tensors), "float16")
     for make in (GenerationTruth, ForwardTruth):
-        with pytest.raises(FrameworkError, match=r"(is|are) not finite in float16, so nothing can be judged"):
+        with pytest.raises(NotFiniteError, match=r"(is|are) not finite in float16, so nothing can be judged"):
             make(large, a_batch(weights.config), "float16")
         make(large, a_batch(weights.config), "float32")
 

@@ -15,6 +15,7 @@ from triglot.parity.trials.findings import Findings
 from triglot.parity.trials.invariants import BASE, invariant_trials
 from triglot.parity.trials.plan import selected_checks
 from triglot.parity.truth import Reference
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import CHECKS, DTYPES
 from triglot.shared.errors import ConfigError
 from triglot.shared.model.recipes import recipe, recipes
@@ -127,6 +128,17 @@ def test_the_recipes_have_every_invariant(recipe_name, dtype, make_checkpoint):
     for trial in invariant_trials(Reference(loud, dtype), SUBJECTS, findings, dtype, 0):
         list(trial.judge([]))
     assert not findings.lacking
+
+
+def test_overflowing_scores_skip_the_judgement_of_generated_ids(make_checkpoint):
+    checkpoint = make_checkpoint("translation-tiny")
+    (head,) = checkpoint.config.heads_on_top
+    table = np.full_like(checkpoint.tensors[f"heads.{head}.weight"], 6e4)
+    large = Checkpoint(checkpoint.config, {**checkpoint.tensors, f"heads.{head}.weight": table})
+    report = triglot.check(large, ["torch"], checks=["generation"], dtype="float16", isolate=False)
+    (skipped,) = {(row.verdict, row.reason) for row in report.rows if row.verdict != "pass"}
+    assert skipped == ("skipped", "logits are not finite in float16, so nothing can be judged; use a wider dtype")
+    assert report.verdict == "incomplete"  # the generation from other weights was judged
 
 
 def test_a_method_without_a_result_diverges(make_checkpoint):
