@@ -25,7 +25,6 @@ from . import probes, unusual
 from .output_names import API, MASKS
 from .revealing import Weights, offset, quiet_scale
 
-WORKER = "worker"  # not a check: the row of a framework that died or could not be built
 END_TO_END = "end_to_end"
 LOCAL = "local"
 LOCAL_CHECKS = (LOCAL, *probes.KINDS)

@@ -12,9 +12,9 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
 from triglot.shared.worker import WorkerError
 
-from .checks import KINDS, LOCAL_CHECKS, WORKER, Check, expected_masks, judged_tokens
+from .checks import KINDS, LOCAL_CHECKS, Check, expected_masks, judged_tokens
 from .output_names import API, ATTEND, AVERAGED_WEIGHTS, CHANGED_WEIGHTS, ENCODE, FORWARD, MASKS
-from .report import Divergence, Judgement, Row, worst
+from .report import WORKER, Divergence, Judgement, Row, worst
 from .scopes import scopes_of, worst_share
 from .truth import Truth, distances
 
@@ -116,13 +116,13 @@ def judge_error(name: str, error: float, limit: float, noise: float | None = Non
     return Judgement(name=name, error=error, noise=noise, budget=limit, verdict=verdict, reason=reason)
 
 
-def judge_exact(name: str, value: Array | None, expected: Array) -> Judgement:
-    """Judge a value that has to be equal bit for bit."""
+def judge_exact(name: str, value: Array | None, expected: Array, problem: str = "wrong entries") -> Judgement:
+    """Judge a value that has to be equal bit for bit. ``problem``: what the differences of its entries count."""
     mismatch = _mismatch(value, expected.shape, expected.dtype.name)
     if value is None or mismatch:
         return diverged(name, mismatch)
     wrong = float(np.abs(value.astype(np.float64) - expected).sum())
-    reason = f"{wrong:g} differ" if wrong else ""
+    reason = f"{problem}: {wrong:g}" if wrong else ""
     verdict = "diverged" if wrong else "pass"
     return Judgement(name=name, error=wrong, noise=0.0, budget=0.0, verdict=verdict, reason=reason)
 
@@ -185,7 +185,7 @@ def _judge_methods(
 
     The weights have to be unchanged.
     """
-    judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0))]
+    judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0), "changed tensors")]
     for name, method in methods_of(config).items():
         judgement = judge_value(method, results.get(method), truth, name, subject, config)
         if name in results:

@@ -12,8 +12,7 @@ from statistics import median
 from triglot.shared import files
 from triglot.shared.errors import OutputError
 
-from .checks import WORKER
-from .report import Report, Row, worst
+from .report import WORKER, Report, Row, worst
 
 LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
 
@@ -66,7 +65,6 @@ def render(report: Report, command: str) -> str:
             (framework, divergence, worst(_rows(report, framework, divergence.name)).reason)
             for framework, divergence in report.first_divergence.items()
         ],
-        failures=[row for row in report.rows if row.verdict == "error"],
         maps=[*_layer_maps(report), _other_values(report)],
         amplifications=_amplifications(report),
         facts=[(name, str(value)) for name, value in report.environment.items() if isinstance(value, str | int)],

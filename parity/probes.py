@@ -8,7 +8,8 @@ approximate GELU hardly shows at the output. Each step therefore also runs alone
 ``large``         pre-activations and scores of up to a hundred, where a power overflows and a softmax saturates
 ``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
 ``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
-                  or replaces them, on a batch with a row that has no token to attend to
+                  or replaces them; without such a value, scores so low that no finite one would do in its place; on a
+                  batch with a row that has no token to attend to
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,8 +84,10 @@ def _draw(
         return weights / weights.sum(axis=-1, keepdims=True)
     if kind == "large" and named.name.endswith((".scores", ".inner", ".transform")):
         return drawn * _LARGE
-    if kind == "masking" and named.name.endswith(".scores") and config.masking_value is not None:
-        return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
+    if kind == "masking" and named.name.endswith(".scores"):
+        if config.masking_value is not None:
+            return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
+        drawn[:, :, 1::2] += _LOWEST_MASKING[dtype]  # what is excluded loses against any score
     return drawn
 
 

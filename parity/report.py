@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
 SCHEMA = "triglot.parity/1"
+WORKER = "worker"  # not a check: the row of a framework that died or could not be built
 
 RowVerdict = Literal["pass", "diverged", "error", "skipped"]
 Verdict = Literal["pass", "diverged", "incomplete", "error"]
@@ -109,6 +110,16 @@ class Report:
         if not passed:
             return "error"
         return "pass" if verdicts == {"pass"} and passed == set(self.frameworks) else "incomplete"
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for each framework and each reason why it gave no results."""
+        checks: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.verdict == "error":
+                checks.setdefault((row.framework, row.reason), []).append(row.check)
+        where = {failure: "" if WORKER in found else f" in {', '.join(found)}" for failure, found in checks.items()}
+        return [f"{framework} gave no results{where[framework, reason]}: {reason}" for framework, reason in checks]
 
     @property
     def exit_code(self) -> int:

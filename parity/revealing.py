@@ -6,8 +6,8 @@ sets of weights that are drawn for this purpose:
 
 ``loud``         activations of about 1 everywhere, so that every nonlinear step bends them
 ``quiet``        the same, except that what each norm receives is about as small as epsilon
-``extreme``      scores as large as the masking value, or of some hundred, and a mean of many deviations before each
-                 norm
+``extreme``      scores as large as the masking value, or of some hundred and far below zero, and a mean of many
+                 deviations before each norm
 ``overflowing``  loud, except that the vectors of one token are the largest numbers of the format
 ``varied``       what a decoder generates depends on the source and on the tokens before, and some of it ends
 """
@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from triglot.shared.arrays import FLOATS, LARGEST_BFLOAT16, LARGEST_FLOAT16, Array
+from triglot.shared.arrays import FLOATS, HALVES, LARGEST_BFLOAT16, LARGEST_FLOAT16, Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model.config import DROPOUT_RATES, ModelConfig
 from triglot.shared.model.schema import Parameter, parameters
@@ -37,6 +37,9 @@ _LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0*
 
 # Deviation of the scores in an extreme model: exp overflows, but float16 does not.
 _SCORES = 300.0
+# Where masked tokens are excluded: the biases of queries and of keys, with opposite signs, times the root of their
+# size. Then all scores are so low that -10,000 would not exclude a token. 16 bits would round them to one number.
+_LOW = 1000.0
 # Loud weights times these numbers generate varied sentences. In 24 tokens, two to eight of eight sentences ended.
 _VARIED_TOKENS = _VARIED_MEMORY = _VARIED_END = 3.0
 _VARIED_BIASES = 0.1
@@ -64,6 +67,11 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     for name, tensor in extreme.items():
         if roles[name] == "embedding" or name.endswith(("attention.output.bias", "feed_forward.output.bias")):
             extreme[name] = tensor + np.float32(offset(config, dtype))
+    if config.masking == "exclude" and dtype not in HALVES:
+        low = np.float32(_LOW / config.key_size**0.5)
+        for name, tensor in extreme.items():
+            if name.endswith(("query.bias", "key.bias")):
+                extreme[name] = tensor + low if "query" in name else tensor - low
     overflowing = {name: tensor.copy() if roles[name] == "embedding" else tensor for name, tensor in loud.items()}
     for name, tensor in overflowing.items():
         if name.endswith("token.weight"):

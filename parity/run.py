@@ -24,12 +24,12 @@ from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
 
-from .audit.catalogue import BLIND
+from .audit.catalogue import BLIND, BUGS
 from .checks import KINDS
-from .checks import WORKER as DIED
 from .jobs import Build
 from .judge import Subject, first_divergence, merge
 from .pool import WORKER, LocalPool, Pool, WorkerPool
+from .report import WORKER as DIED
 from .report import Report, Row
 from .revealing import Weights, revealing_checkpoints
 from .trials.findings import Findings
@@ -180,6 +180,7 @@ def compare(
         framework: first_divergence([row for row in rows if row.framework == framework], order)
         for framework in frameworks
     }
+    others = unchecked(checks, config)
     return Report(
         model=model,
         inputs=inputs,
@@ -189,9 +190,9 @@ def compare(
         frameworks=tuple(frameworks),
         rows=tuple(rows),
         amplification=findings.amplification,
-        unchecked=unchecked(checks, config, dtype, subjects[0].mode),
+        unchecked=others,
         lacking=tuple(findings.lacking),
-        blind=tuple(BLIND.get(dtype, ())),
+        blind=tuple(bug for bug in BLIND.get(dtype, ()) if {*BUGS[bug].checks} & {*checks, *others}),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
 

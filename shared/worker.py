@@ -20,11 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import extract_tb
 from types import MappingProxyType
 from typing import Any, cast
 
 from .environment import thread_settings
 from .errors import FrameworkError, TriglotError
+
+IMPLEMENTATIONS = Path(__file__).parents[1] / "impls"
 
 Message = dict[str, Any]
 
@@ -38,9 +41,18 @@ class WorkerError(Exception):
 
     @classmethod
     def of(cls, error: Exception, *, fatal: bool) -> WorkerError:
-        """Return what a framework raised as a reason in one line."""
+        """Return what a framework raised as a reason in one line, with the last line of ours that led to it."""
         reason = " ".join(str(error).split())
-        return cls(reason if isinstance(error, TriglotError) else f"{type(error).__name__}: {reason}", fatal=fatal)
+        if not isinstance(error, TriglotError):
+            kind = type(error).__name__
+            reason = f"{kind}: {reason}" if reason else kind
+            frames = [
+                frame for frame in extract_tb(error.__traceback__) if IMPLEMENTATIONS in Path(frame.filename).parents
+            ]
+            if frames:
+                place = Path(frames[-1].filename).relative_to(IMPLEMENTATIONS.parent)
+                reason = f"{reason} ({place}, line {frames[-1].lineno}, in {frames[-1].name})"
+        return cls(reason, fatal=fatal)
 
 
 def serve(handlers: Mapping[str, Callable[[Message], Message]]) -> None:

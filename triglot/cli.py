@@ -29,7 +29,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (parity, bench, port, inspect, recipes, doctor, train, translate, audit):
+COMMANDS = {
+    command.__name__: command for command in (parity, bench, port, inspect, recipes, doctor, train, translate, audit)
+}
+for command in COMMANDS.values():
     app.command()(command)
 
 
@@ -59,9 +62,9 @@ def main() -> None:
     try:
         code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
         reason = error.format_message().replace("Value error, ", "").rstrip(".")
-        _fail(f"{reason}; see {context.command_path if context else 'triglot'} --help")
+        command = [argument for argument in arguments if argument in COMMANDS][:1]
+        _fail(f"{reason}; see {' '.join(['triglot', *command, '--help'])}")
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from triglot.parity import probes, unusual
 from triglot.parity.audit.report import AuditReport
-from triglot.parity.checks import END_TO_END, EXTREME, LOCAL, QUIET, WORKER
+from triglot.parity.checks import END_TO_END, EXTREME, LOCAL, QUIET
 from triglot.parity.output_names import API, MASKS
-from triglot.parity.report import Report, Row, worst
+from triglot.parity.report import WORKER, Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.console import console, number_columns, print_line, table, word_columns
 from triglot.shared.model import schema
@@ -222,10 +222,7 @@ def _problems(report: Report) -> Iterator[str]:
     for framework, divergence in report.first_divergence.items():
         rows = [row for row in report.rows if row.framework == framework and row.name == divergence.name]
         yield f"first divergence of {framework}: {divergence.name} ({divergence.kind}), {worst(rows).reason}"
-    for row in report.rows:
-        if row.verdict == "error":
-            where = "at all" if row.check == WORKER else f"in {row.check}"
-            yield f"{row.framework} gave no results {where}: {row.reason}"
+    yield from report.failures
 
 
 def _add_parity_line(lines: Table, framework: str, title: str, rows: Sequence[Row]) -> None:

@@ -1,5 +1,6 @@
 """What the trials of a parity run find, beside the rows of their judgements."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 
@@ -8,10 +9,12 @@ class Findings:
     """What a parity run has found so far.
 
     ``amplification``: how much larger the noise of the whole model is than that of each step alone, on the first
-    inputs. ``diverged``: the frameworks whose forward passes have diverged. ``lacking``: the invariants that the model
-    does not have, by the reference.
+    inputs. ``wrong_steps``, ``wrong_results``: for each framework the names of the values whose divergence is
+    confirmed, as a step alone and in a whole forward pass. ``lacking``: the invariants that the model does not have, by
+    the reference.
     """
 
     amplification: dict[str, float] = field(default_factory=dict[str, float])
-    diverged: set[str] = field(default_factory=set[str])
+    wrong_steps: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    wrong_results: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     lacking: list[str] = field(default_factory=list[str])

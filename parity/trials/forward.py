@@ -1,7 +1,7 @@
 """Forward passes: every named value, and what the public methods return."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -50,37 +50,53 @@ class ForwardTrial:
                 yield from self._judge(subject, truth, noise, results)
 
     def _judge(self, subject: Subject, truth: Truth, noise_of_steps: Results, results: Results) -> Iterator[Row]:
-        """Judge what a framework gives. Its first divergence is confirmed with noise from more runs.
+        """Judge what a framework gives.
 
         If the check asks for it, or the framework's own values exceed their budgets, each step is also judged on what
         it really received: the reference computes every step from the framework's values before it.
         """
         check, reference = self._check, self._reference
         config = reference.model.config
-        rows = judge_check(subject, check, truth, results, config)
+        wrong_steps = self._findings.wrong_steps[subject.framework]
+        wrong_results = self._findings.wrong_results[subject.framework]
+
+        def judge(truth: Truth) -> list[Row]:
+            return judge_check(subject, check, truth, results, config)
+
+        def judge_alone(truth: Truth) -> list[Row]:
+            return judge_steps(subject, LOCAL, check, truth, results, config)
+
+        rows = judge(truth)
+        if check.values is not None:
+            yield from _confirmed(rows, truth, {}, judge, wrong_steps)[0]
+            return
         moves: Results = {}
-        if check.values is None and (check.steps or _exceeds(rows)):
+        if check.steps or _exceeding(rows):
             given = own_inputs(results, truth, subject.dtype)
             if all(np.isfinite(value).all() for value in given.values()):
                 noise = noise_of_steps or reference.noise_of_steps(check.batch, truth.values)
                 local = reference.truth_of_steps(check.batch, given, noise)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
-            steps = judge_steps(subject, LOCAL, check, local, results, config)
-            if _exceeds(steps) and subject.framework not in self._findings.diverged:
-                local = local.confirmed({})
-                steps = judge_steps(subject, LOCAL, check, local, results, config)
-            self._note(subject, steps)
-            moves = local.noise
+            steps, moves = _confirmed(judge_alone(local), local, {}, judge_alone, wrong_steps)
             yield from steps
-        if _exceeds(rows) and subject.framework not in self._findings.diverged:
-            rows = judge_check(subject, check, truth.confirmed(moves), results, config)
-        self._note(subject, rows)
+        if not wrong_steps:  # they explain whatever is wrong from end to end
+            rows, _ = _confirmed(rows, truth, moves, judge, wrong_results)
         yield from rows
 
-    def _note(self, subject: Subject, rows: Iterable[Row]) -> None:
-        if _exceeds(rows):
-            self._findings.diverged.add(subject.framework)
+
+def _confirmed(
+    rows: list[Row], truth: Truth, moves: Results, judge: Callable[[Truth], list[Row]], wrong: set[str]
+) -> tuple[list[Row], Results]:
+    """Return the rows and the noise that they were judged by.
+
+    If a value exceeds its budget that is not yet known to be ``wrong``, all are judged again with noise from more runs.
+    """
+    if not _exceeding(rows) <= wrong:
+        truth = truth.confirmed(moves)
+        rows = judge(truth)
+        wrong |= _exceeding(rows)
+    return rows, truth.noise
 
 
 def _ratios(whole: Results, alone: Results) -> dict[str, float]:
@@ -89,5 +105,6 @@ def _ratios(whole: Results, alone: Results) -> dict[str, float]:
     return {name: a / b for name, (a, b) in largest.items() if math.isfinite(a) and math.isfinite(b) and b > 0}
 
 
-def _exceeds(rows: Iterable[Row]) -> bool:
-    return any(row.verdict == "diverged" and row.budget is not None for row in rows)
+def _exceeding(rows: Iterable[Row]) -> set[str]:
+    """Return the names of the values that exceed their budgets."""
+    return {row.name for row in rows if row.verdict == "diverged" and row.budget is not None}

@@ -34,6 +34,12 @@ def test_a_bug_that_does_not_exist_is_refused(command):
     assert "no bug has 'no such bug' in its name" in err
 
 
+def test_an_audit_of_nothing_is_refused(command):
+    code, out, err = command("audit", "--seeds", "0", "--models", "0")
+    assert (code, out) == (2, "")
+    assert "there is nothing to try" in err
+
+
 def test_a_missed_bug_and_a_false_alarm_are_not_sound():
     blind = dict.fromkeys(NAMES, False)
     caught = Outcome("a bug", "torch", "float32", 0, False, "diverged", complaints=blind)

@@ -204,6 +204,7 @@ def test_doctor_shows_versions_variables_and_frameworks(framework, monkeypatch):
         (["parity"], "'MODEL'.*see triglot parity --help"),
         (["parity", "minilm", "--bogus"], "--bogus.*see triglot parity --help"),
         (["bogus"], "'bogus'.*see triglot --help"),
+        (["parity", "minilm", "--dtype"], "'--dtype' requires an argument; see triglot parity --help"),
         (["recipes", "--json", "/"], "cannot write /.*folder"),
     ],
 )

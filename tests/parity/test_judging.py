@@ -1,7 +1,10 @@
 """Verdicts: a result can be wrong in many ways, and none of them passes."""
 
 import json
+import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -9,10 +12,12 @@ import pytest
 import triglot
 from triglot.impls import numpy_nn
 from triglot.parity.budgets import budget, noise_in
-from triglot.parity.checks import CHECKS, Check, expected_masks, judged_tokens, plan, row_lengths
+from triglot.parity.checks import CHECKS, LOCAL_CHECKS, Check, expected_masks, judged_tokens, plan, row_lengths
 from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence, Report, Row, worst
 from triglot.parity.revealing import revealing_checkpoints
+from triglot.parity.trials.findings import Findings
+from triglot.parity.trials.forward import ForwardTrial
 from triglot.parity.truth import Reference, Truth, distance
 from triglot.shared.arrays import LARGEST_FLOAT16
 from triglot.shared.checkpoint import Checkpoint
@@ -126,7 +131,7 @@ def test_one_flipped_bit_of_a_mask_diverges(check, truth, results):
     results["masks.causal"] = results["masks.causal"].copy()
     results["masks.causal"][0, 0, 1, 3] = True
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["masks.causal"]
-    assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "1 differ")
+    assert (row.check, row.verdict, row.reason) == ("masks", "diverged", "wrong entries: 1")
 
 
 def test_a_mask_of_numbers_diverges(check, truth, results):
@@ -183,7 +188,7 @@ def test_a_method_that_disagrees_with_the_trace_diverges(method, check, truth, r
 def test_changed_weights_diverge(check, truth, results):
     results["api.weights"] = np.array(2)
     row = verdicts(judge_check(SUBJECT, check, truth, results, CONFIG))["api.weights"]
-    assert (row.check, row.verdict, row.reason) == ("api", "diverged", "2 differ")
+    assert (row.check, row.verdict, row.reason) == ("api", "diverged", "changed tensors: 2")
 
 
 def test_distance_covers_only_the_selected_entries():
@@ -275,6 +280,21 @@ def report(rows, frameworks=("torch",)):
 def test_verdict_and_exit_code(rows, frameworks, verdict, code):
     assert report(rows, frameworks).verdict == verdict
     assert report(rows, frameworks).exit_code == code
+
+
+def test_a_crash_is_reported_with_its_place():
+    with pytest.raises(AttributeError) as caught:
+        numpy_nn.linear(cast("np.ndarray", None), np.ones((1, 1)), None)
+    reason = str(WorkerError.of(caught.value, fatal=False))
+    assert re.fullmatch(r"AttributeError: .* \(impls/numpy_nn.py, line \d+, in linear\)", reason)
+    assert str(WorkerError.of(AssertionError(), fatal=False)) == "AssertionError"
+
+
+def test_the_same_failure_in_several_checks_is_one_sentence():
+    failed = [row(check=check, verdict="error", reason="bad") for check in ("normal", "large")]
+    died = row(check="worker", verdict="error", reason="gone")
+    sentences = ["torch gave no results in normal, large: bad", "torch gave no results: gone"]
+    assert report([*failed, died]).failures == sentences
 
 
 def test_a_failure_is_a_row_of_its_check_or_of_the_worker(check):
@@ -423,6 +443,33 @@ def test_more_runs_never_lower_the_noise(check, make_checkpoint):
     confirmed = truth.confirmed({})
     assert all((confirmed.noise[name] >= truth.noise[name]).all() for name in truth.noise)
     assert any((confirmed.noise[name] > truth.noise[name]).any() for name in truth.noise)
+
+
+@pytest.mark.parametrize("kind", [None, "normal"])
+def test_each_value_that_exceeds_its_budget_is_judged_with_more_noise(kind, check, truth, results):
+    """A budget from two runs may be too small, also after another value has diverged for certain."""
+    early, late = NAME, "encoder.layers.1.feed_forward.output"
+    noisier = {**truth.values, late: truth.values[late] + 1e-3}
+    known = replace(truth, rounded=lambda _, __: noisier)
+    reference = SimpleNamespace(
+        model=SimpleNamespace(config=CONFIG),
+        truth_of_values=lambda *_: known,
+        truth_of_steps=lambda *_: known,
+        noise_of_steps=lambda *_: known.noise,
+    )
+    run = replace(check, name=kind or check.name, values=kind)
+    trial = ForwardTrial(run, {"torch": SUBJECT}, cast("Reference", reference), Findings(), 0)
+
+    def diverged():
+        rows = trial.judge([("torch", results)])
+        return {row.name for row in rows if row.verdict == "diverged" and row.check in LOCAL_CHECKS}
+
+    results[early] = results[early] + 1
+    assert diverged() == {early}
+    results[late] = results[late] + np.float32(1e-3)
+    assert late not in diverged()
+    results[late] = results[late] + np.float32(1e-1)
+    assert diverged() == {early, late}
 
 
 def test_what_could_not_be_judged_does_not_hide_a_divergence():

@@ -115,7 +115,7 @@ MEMORY = {
     "torch": ("import torch; torch.ones(1 << 50)", "RuntimeError: [enforce fail at alloc_cpu.cpp"),
     "limit": (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32)); bytearray(1 << 33)",
-        "MemoryError: ",
+        "MemoryError",
     ),
 }
 

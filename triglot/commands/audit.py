@@ -7,7 +7,7 @@ import typer
 from triglot import exit_codes
 from triglot.commands.options import FLOAT32, Dtype, Framework, JsonOption, QuietOption
 from triglot.commands.output import check_output, show, shows_tables, write_json
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import FrameworkError, suggestion
 
 
 def audit(
@@ -34,9 +34,13 @@ def audit(
     from triglot.shared.console import progress  # noqa: PLC0415
 
     check_output(json_file)
-    names = [name for name in BUGS if bug in name]
+    if not seeds + models:
+        raise FrameworkError("seeds and models are both 0, so there is nothing to try; raise one of them")
+    names = [name for name in BUGS if bug.lower() in name.lower()]
     if not names:
-        raise FrameworkError(f"no bug has {bug!r} in its name; triglot audit without --bug lists all")
+        raise FrameworkError(
+            f"no bug has {bug!r} in its name; {suggestion(bug, list(BUGS))}give part of one, like GELU"
+        )
     frameworks = [name.value for name in framework] if framework else list(impls.installed())
     work = tasks(frameworks, names, dtype.value, seeds=seeds, models=models)
     outcomes = []

@@ -4,6 +4,7 @@ from triglot.parity.audit.bug import ATTENTION, PRE_NORM, PRENORM, TRANSLATION, 
 
 ADDED = " + masking_value"
 REPLACED = " * 0 + masking_value"
+LOWEST = "minimum = masking_value ="
 LIMITED = "max(masking_value, config.masking_value"
 SCALE = "self.config.key_size**-0.5"
 PADDING = "return valid[:, None, None, :]"
@@ -34,6 +35,13 @@ BUGS = {
     ),
     "masked token excluded instead of penalised": everywhere(
         "encoder.layers.0.attention.weights", "masks.py", {'if config.masking == "exclude"': "if True"}, PRE_NORM
+    ),
+    "masking value of -10,000 where masked tokens are excluded": Bug(
+        "encoder.layers.0.attention.weights",
+        "masks.py",
+        {f"{LOWEST} torch.finfo(scores.dtype).min": "minimum, masking_value = torch.finfo(scores.dtype).min, -1e4"},
+        {f"{LOWEST} paddle.finfo(scores.dtype).min": "minimum, masking_value = paddle.finfo(scores.dtype).min, -1e4"},
+        {f"{LOWEST} float(jnp.finfo(scores.dtype).min)": "minimum, masking_value = jnp.finfo(scores.dtype).min, -1e4"},
     ),
     "attention weights of a row without any allowed token": everywhere(
         "encoder.layers.0.attention.weights", "masks.py", {'if config.masking == "exclude"': "if False"}
