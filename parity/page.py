@@ -61,10 +61,6 @@ def render(report: Report, command: str) -> str:
     return template.render(
         report=report,
         command=command,
-        divergences=[
-            (framework, divergence, worst(_rows(report, framework, divergence.name)).reason)
-            for framework, divergence in report.first_divergence.items()
-        ],
         maps=[*_layer_maps(report), _other_values(report)],
         amplifications=_amplifications(report),
         facts=[(name, str(value)) for name, value in report.environment.items() if isinstance(value, str | int)],

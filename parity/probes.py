@@ -8,7 +8,7 @@ approximate GELU hardly shows at the output. Each step therefore also runs alone
 ``large``         pre-activations and scores of up to a hundred, where a power overflows and a softmax saturates
 ``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
 ``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
-                  or replaces them; without such a value, scores so low that no finite one would do in its place; on a
+                  or replaces them; without such a value, scores beside which -10,000 or -1e9 excludes nothing; on a
                   batch with a row that has no token to attend to
 """
 

@@ -112,6 +112,16 @@ class Report:
         return "pass" if verdicts == {"pass"} and passed == set(self.frameworks) else "incomplete"
 
     @property
+    def divergences(self) -> list[str]:
+        """A sentence for each framework that diverged: where first, in which check the most, and by how much."""
+        sentences: list[str] = []
+        for framework, first in self.first_divergence.items():
+            row = worst(row for row in self.rows if (row.framework, row.name) == (framework, first.name))
+            check = "" if row.check == first.kind else f", in {row.check}"
+            sentences.append(f"first divergence of {framework}: {first.name} ({first.kind}){check}: {row.reason}")
+        return sentences
+
+    @property
     def failures(self) -> list[str]:
         """A sentence for each framework and each reason why it gave no results."""
         checks: dict[tuple[str, str], list[str]] = {}

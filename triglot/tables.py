@@ -1,7 +1,7 @@
 """The tables that the commands print. Those of ``triglot bench`` are in ``bench/report``."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def print_parity(report: Report) -> None:
         lines.add_section()
     screen.print(lines)
     screen.print()
-    for problem in _problems(report):
+    for problem in (*report.divergences, *report.failures):
         screen.print(problem)
     if report.blind:
         screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
@@ -95,7 +95,7 @@ def print_parity(report: Report) -> None:
 
 def parity_summary(report: Report) -> str:
     """Return the verdict and the reasons for it in one line."""
-    return f"verdict: {report.verdict}; {'; '.join(_problems(report))}"
+    return f"verdict: {report.verdict}; {'; '.join([*report.divergences, *report.failures])}"
 
 
 def print_audit(report: AuditReport) -> None:
@@ -215,14 +215,6 @@ def print_doctor(report: Mapping[str, Any]) -> None:
         screen.print(f"{name}={value}")
     usable = ", ".join(report["frameworks"]) or "none; install triglot[torch], triglot[paddle] or triglot[jax]"
     screen.print(f"frameworks: {usable}")
-
-
-def _problems(report: Report) -> Iterator[str]:
-    """Yield what prevents a pass: the first divergence of each framework, and workers that gave no results."""
-    for framework, divergence in report.first_divergence.items():
-        rows = [row for row in report.rows if row.framework == framework and row.name == divergence.name]
-        yield f"first divergence of {framework}: {divergence.name} ({divergence.kind}), {worst(rows).reason}"
-    yield from report.failures
 
 
 def _add_parity_line(lines: Table, framework: str, title: str, rows: Sequence[Row]) -> None:

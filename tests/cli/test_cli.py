@@ -87,7 +87,7 @@ def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, env=environment)
     assert result.returncode == 1
-    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local), the error is" in result.stdout
+    assert "first divergence of torch: encoder.layers.0.feed_forward.activation (local): the error is" in result.stdout
     assert result.stdout.splitlines()[-1] == "verdict: diverged"
 
 

@@ -290,6 +290,13 @@ def test_a_crash_is_reported_with_its_place():
     assert str(WorkerError.of(AssertionError(), fatal=False)) == "AssertionError"
 
 
+@pytest.mark.parametrize(("check", "place"), [("local", "a (local)"), ("large", "a (local), in large")])
+def test_a_divergence_is_reported_with_its_check(check, place):
+    diverged = row(name="a", check=check, verdict="diverged", reason="NaN")
+    found = replace(report([diverged, row(name="a")]), first_divergence={"torch": Divergence("a", "local")})
+    assert found.divergences == [f"first divergence of torch: {place}: NaN"]
+
+
 def test_the_same_failure_in_several_checks_is_one_sentence():
     failed = [row(check=check, verdict="error", reason="bad") for check in ("normal", "large")]
     died = row(check="worker", verdict="error", reason="gone")
