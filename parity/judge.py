@@ -117,7 +117,7 @@ def judge_error(name: str, error: float, limit: float, noise: float | None = Non
 
 
 def judge_exact(name: str, value: Array | None, expected: Array, problem: str = "wrong entries") -> Judgement:
-    """Judge a value that has to be equal bit for bit. ``problem``: what the differences of its entries count."""
+    """Judge a value that has to be equal bit for bit. ``problem``: what the number of differences counts."""
     mismatch = _mismatch(value, expected.shape, expected.dtype.name)
     if value is None or mismatch:
         return diverged(name, mismatch)
@@ -158,14 +158,16 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
         return None
     place = {name: index for index, name in enumerate(order)}
     # The first value of all has nothing to inherit an error from.
-    local = [row.name for row in rows if row.check in (MASKS, *LOCAL_CHECKS) or row.name == order[0]]
-    inherited = [row.name for row in rows if KINDS.get(row.check) == "forward" and row.check != API]
+    local = [row for row in rows if row.check in (MASKS, *LOCAL_CHECKS) or row.name == order[0]]
+    inherited = [row for row in rows if KINDS.get(row.check) == "forward" and row.check != API]
     if candidates := local or inherited:
         # Masks, and values that the reference does not have, have no place in the order: they come first.
-        first = min(candidates, key=lambda name: place.get(name, -1))
-        return Divergence(first, "local" if local else "inherited")
+        name = min((row.name for row in candidates), key=lambda name: place.get(name, -1))
+        check = worst(row for row in candidates if row.name == name).check
+        return Divergence(name, "local" if local else "inherited", check)
     later = (API, *CHECKS)
-    return Divergence(min(rows, key=lambda row: later.index(row.check)).name, "local")
+    row = min(rows, key=lambda row: later.index(row.check))
+    return Divergence(row.name, "local", row.check)
 
 
 def methods_of(config: ModelConfig) -> dict[str, str]:

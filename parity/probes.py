@@ -8,8 +8,8 @@ approximate GELU hardly shows at the output. Each step therefore also runs alone
 ``large``         pre-activations and scores of up to a hundred, where a power overflows and a softmax saturates
 ``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
 ``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
-                  or replaces them; without such a value, scores beside which -10,000 or -1e9 excludes nothing; on a
-                  batch with a row that has no token to attend to
+                  or replaces them; without such a value, scores so low that a mask of -10,000 or -1e9 hides nothing;
+                  on a batch with a row that has no token to attend to
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def _draw(
     if kind == "masking" and named.name.endswith(".scores"):
         if config.masking_value is not None:
             return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
-        drawn[:, :, 1::2] += _LOWEST_MASKING[dtype]  # what is excluded loses against any score
+        drawn[:, :, 1::2] += _LOWEST_MASKING[dtype]  # excluded tokens must lose even to these scores
     return drawn
 
 

@@ -71,10 +71,14 @@ def worst(judgements: Iterable[AnyJudgement]) -> AnyJudgement:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first value that exceeded its budget, by itself ("local") or because of earlier steps ("inherited")."""
+    """The first value that exceeded its budget, by itself ("local") or because of earlier steps ("inherited").
+
+    ``check``: the check that shows it, and in which the error is largest.
+    """
 
     name: str
     kind: Literal["local", "inherited"]
+    check: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class Report:
     ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
     kinds of check that the model has, but that were not run. ``lacking``: the invariants that were not judged, because
-    the model does not have them. ``blind``: bugs that no verdict in this number format shows.
+    the model does not have them. ``blind``: bugs that no verdict in this number format shows, as far as the model has
+    their kind of check.
     """
 
     model: str
@@ -113,23 +118,27 @@ class Report:
 
     @property
     def divergences(self) -> list[str]:
-        """A sentence for each framework that diverged: where first, in which check the most, and by how much."""
+        """A sentence for each framework that diverged: where first, in which check, and by how much."""
         sentences: list[str] = []
         for framework, first in self.first_divergence.items():
-            row = worst(row for row in self.rows if (row.framework, row.name) == (framework, first.name))
-            check = "" if row.check == first.kind else f", in {row.check}"
-            sentences.append(f"first divergence of {framework}: {first.name} ({first.kind}){check}: {row.reason}")
+            check = "" if first.check == first.kind else f", in {first.check}"
+            reason = self.row(framework, first.check, first.name).reason
+            sentences.append(f"first divergence of {framework}: {first.name} ({first.kind}){check}: {reason}")
         return sentences
+
+    def row(self, framework: str, check: str, name: str) -> Row:
+        """Return the judgement of a value in a check of a framework."""
+        return next(row for row in self.rows if (row.framework, row.check, row.name) == (framework, check, name))
 
     @property
     def failures(self) -> list[str]:
         """A sentence for each framework and each reason why it gave no results."""
-        checks: dict[tuple[str, str], list[str]] = {}
+        failed: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.verdict == "error":
-                checks.setdefault((row.framework, row.reason), []).append(row.check)
-        where = {failure: "" if WORKER in found else f" in {', '.join(found)}" for failure, found in checks.items()}
-        return [f"{framework} gave no results{where[framework, reason]}: {reason}" for framework, reason in checks]
+                failed.setdefault((row.framework, row.reason), []).append(row.check)
+        where = {failure: "" if WORKER in checks else f" in {', '.join(checks)}" for failure, checks in failed.items()}
+        return [f"{framework} gave no results{where[framework, reason]}: {reason}" for framework, reason in failed]
 
     @property
     def exit_code(self) -> int:

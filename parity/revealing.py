@@ -38,7 +38,8 @@ _LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0*
 # Deviation of the scores in an extreme model: exp overflows, but float16 does not.
 _SCORES = 300.0
 # Where masked tokens are excluded: the biases of queries and of keys, with opposite signs, times the root of their
-# size. Then all scores are so low that -10,000 would not exclude a token. 16 bits would round them to one number.
+# size. If vectors are normalised, all scores are so low then that -10,000 would not exclude a token. 16 bits would
+# round such scores to one number.
 _LOW = 1000.0
 # Loud weights times these numbers generate varied sentences. In 24 tokens, two to eight of eight sentences ended.
 _VARIED_TOKENS = _VARIED_MEMORY = _VARIED_END = 3.0

@@ -180,7 +180,7 @@ def compare(
         framework: first_divergence([row for row in rows if row.framework == framework], order)
         for framework in frameworks
     }
-    others = unchecked(checks, config)
+    unselected = unchecked(checks, config)
     return Report(
         model=model,
         inputs=inputs,
@@ -190,9 +190,9 @@ def compare(
         frameworks=tuple(frameworks),
         rows=tuple(rows),
         amplification=findings.amplification,
-        unchecked=others,
+        unchecked=unselected,
         lacking=tuple(findings.lacking),
-        blind=tuple(bug for bug in BLIND.get(dtype, ()) if {*BUGS[bug].checks} & {*checks, *others}),
+        blind=tuple(bug for bug in BLIND.get(dtype, ()) if {*BUGS[bug].checks} & {*checks, *unselected}),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
 

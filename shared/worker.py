@@ -41,7 +41,7 @@ class WorkerError(Exception):
 
     @classmethod
     def of(cls, error: Exception, *, fatal: bool) -> WorkerError:
-        """Return what a framework raised as a reason in one line, with the last line of ours that led to it."""
+        """Return what a framework raised as a reason in one line, with the innermost line of our code."""
         reason = " ".join(str(error).split())
         if not isinstance(error, TriglotError):
             kind = type(error).__name__

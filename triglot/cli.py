@@ -63,8 +63,8 @@ def main() -> None:
         code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
     except typer.TyperException as error:
         reason = error.format_message().replace("Value error, ", "").rstrip(".")
-        command = [argument for argument in arguments if argument in COMMANDS][:1]
-        _fail(f"{reason}; see {' '.join(['triglot', *command, '--help'])}")
+        first = next((argument for argument in arguments if not argument.startswith("-")), "")
+        _fail(f"{reason}; see triglot{f' {first}' if first in COMMANDS else ''} --help")
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -87,9 +87,9 @@ def print_parity(report: Report) -> None:
     if report.blind:
         screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
     if report.lacking:
-        screen.print(f"not kept by this model, so not judged: {', '.join(report.lacking)}")
+        screen.print(f"invariants that this model does not have: {', '.join(report.lacking)}")
     if report.unchecked:
-        screen.print(f"not checked: {', '.join(report.unchecked)} (choose with --check)")
+        screen.print(f"not checked: {', '.join(report.unchecked)} (see --check)")
     screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
 
 

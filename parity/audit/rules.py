@@ -24,7 +24,8 @@ Rule = Callable[[Array, Array], bool]
 
 def _cosine(value: Array, truth: Array) -> float:
     value, truth = value.ravel(), truth.ravel()
-    return float(value @ truth / max(np.linalg.norm(value) * np.linalg.norm(truth), np.finfo(np.float64).tiny))
+    with np.errstate(over="ignore", invalid="ignore"):  # then the cosine is NaN, which no rule accepts
+        return float(value @ truth / max(np.linalg.norm(value) * np.linalg.norm(truth), np.finfo(np.float64).tiny))
 
 
 # What a rule accepts. NaN is never accepted.

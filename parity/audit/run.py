@@ -16,7 +16,7 @@ from triglot.parity.checks import row_lengths
 from triglot.parity.jobs import Build
 from triglot.parity.judge import Subject
 from triglot.parity.pool import LocalPool
-from triglot.parity.report import Report, worst
+from triglot.parity.report import Report
 from triglot.parity.run import compare
 from triglot.parity.trials.plan import selected_checks
 from triglot.shared.arrays import HALVES, LARGEST_FLOAT16
@@ -39,7 +39,7 @@ class Outcome:
     """What the verdict said of one bug in one framework, with the weights and inputs of one seed.
 
     ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the name of the first
-    divergence. ``check``: the check with the largest error of that value. ``times_budget``: that error in budgets or,
+    divergence. ``check``: the check that shows it. ``times_budget``: that error in budgets or,
     if nothing diverged, the largest share of a budget in the whole report. ``located``: whether the first divergence
     is local and in the right place. ``complaints``: for each simpler rule that could run (``rules.py``,
     ``padiff.py``), whether it complains. For a correct implementation, ``bug`` is empty and the model is the wild one
@@ -142,7 +142,7 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
     if divergence is None:
         share = max((row.budget_used for row in report.rows if row.verdict == "pass"), default=0.0)
         return replace(outcome, times_budget=share)
-    row = worst(row for row in report.rows if row.name == divergence.name)
+    row = report.row(task.framework, divergence.check, divergence.name)
     right = bug is not None and _is_place(divergence.name, bug, only_without_probe=task.only_without_probe)
     return replace(
         outcome,

@@ -1,7 +1,7 @@
 """Forward passes: every named value, and what the public methods return."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from triglot.parity.judge import Subject, failure, judge_check, judge_steps, own
 from triglot.parity.report import Row
 from triglot.parity.truth import Reference, Truth
 from triglot.shared.arrays import Array
+from triglot.shared.model.schema import named_values
 from triglot.shared.worker import WorkerError
 
 from .findings import Findings
@@ -68,7 +69,10 @@ class ForwardTrial:
 
         rows = judge(truth)
         if check.values is not None:
-            yield from _confirmed(rows, truth, {}, judge, wrong_steps)[0]
+            if _exceeding(rows) - wrong_steps:
+                rows = judge(truth.confirmed({}))
+                wrong_steps |= _exceeding(rows)
+            yield from rows
             return
         moves: Results = {}
         if check.steps or _exceeding(rows):
@@ -78,25 +82,20 @@ class ForwardTrial:
                 local = reference.truth_of_steps(check.batch, given, noise)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
-            steps, moves = _confirmed(judge_alone(local), local, {}, judge_alone, wrong_steps)
+            steps = judge_alone(local)
+            if _exceeding(steps) - wrong_steps:
+                local = local.confirmed({})
+                steps = judge_alone(local)
+                wrong_steps |= _exceeding(steps)
+            moves = local.noise
             yield from steps
-        if not wrong_steps:  # they explain whatever is wrong from end to end
-            rows, _ = _confirmed(rows, truth, moves, judge, wrong_results)
+        unexplained = _exceeding(rows) - wrong_results
+        if wrong_steps:  # they explain every error but that of the first value, which has nothing to inherit
+            unexplained &= {next(iter(named_values(config)))}
+        if unexplained:
+            rows = judge(truth.confirmed(moves))
+            wrong_results |= _exceeding(rows)
         yield from rows
-
-
-def _confirmed(
-    rows: list[Row], truth: Truth, moves: Results, judge: Callable[[Truth], list[Row]], wrong: set[str]
-) -> tuple[list[Row], Results]:
-    """Return the rows and the noise that they were judged by.
-
-    If a value exceeds its budget that is not yet known to be ``wrong``, all are judged again with noise from more runs.
-    """
-    if not _exceeding(rows) <= wrong:
-        truth = truth.confirmed(moves)
-        rows = judge(truth)
-        wrong |= _exceeding(rows)
-    return rows, truth.noise
 
 
 def _ratios(whole: Results, alone: Results) -> dict[str, float]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.jobs import GENERATED, Job, Results
-from triglot.parity.judge import Subject
+from triglot.parity.judge import Subject, diverged
 from triglot.parity.output_names import CACHED, IDS, RECOMPUTED
 from triglot.parity.report import Judgement, Row
 from triglot.parity.revealing import Weights
@@ -44,11 +44,12 @@ class GenerationTrial:
 
         def judgements(_: Subject, results: Results) -> Iterable[Judgement]:
             for name in (CACHED, RECOMPUTED):
-                if truth is None:
+                if name not in results:
+                    yield diverged(name, "the value is missing")
+                elif truth is None:
                     yield Judgement(name=name, verdict="skipped", reason=problem)
-                    continue
-                ids = {IDS: results[name]} if name in results else {}
-                judgement = truth.judge(ids)
-                yield replace(judgement, name=judgement.name.replace(IDS, name, 1))
+                else:
+                    judgement = truth.judge({IDS: results[name]})
+                    yield replace(judgement, name=judgement.name.replace(IDS, name, 1))
 
         return judge_each(self.name, self._subjects, answers, judgements)

@@ -119,23 +119,25 @@ class InvariantTrial:
     def _kept(self) -> list[str]:
         """Return the named values that the variant does not change, by the reference. Note the others."""
         truth, variant = self._base.truth, self._variant
-        names = list(methods_of(variant.batch.config))
-        if variant.weights == "overflowing" and variant.batch.config.tied_embeddings:
-            names = [name for name in names if not name.endswith("masked_lm")]  # it scores the overflowing token
+        names, kept = list(methods_of(variant.batch.config)), list[str]()
         if variant.holds_anyway:
-            return names
+            scores_overflow = variant.weights == "overflowing" and variant.batch.config.tied_embeddings
+            kept = [name for name in names if not (scores_overflow and name.endswith("masked_lm"))]
+            self._note(names, kept)
+            return kept
         values, named = self._base.reference.trace(variant.batch, {}), named_values(variant.batch.config)
-        kept: list[str] = []
         for name in names:
             value = values[name]
             expected, noise = (variant.of_base(array[name], value.shape) for array in (truth.values, truth.noise))
             places, scopes = variant.selected(name, value.ndim), scopes_of(named[name], variant.batch.config)
             share = worst_share(scopes, distances(value, expected), noise, expected, places, self._base.dtype)
-            if share.used <= KEPT_SHARE:
+            if not share.used > KEPT_SHARE:  # NaN is kept: it is judged, as something that overflowed
                 kept.append(name)
-            else:
-                self._findings.lacking.append(self._label(name))
+        self._note(names, kept)
         return kept
+
+    def _note(self, names: Sequence[str], kept: Sequence[str]) -> None:
+        self._findings.lacking += [self._label(name) for name in names if name not in kept]
 
     def _label(self, name: str) -> str:
         """Return the name under which a named value is judged."""

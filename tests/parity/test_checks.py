@@ -152,7 +152,7 @@ def test_the_command_says_what_it_did_not_check(command):
     options = [f"--check={kind}" for kind in ("masks", "invariants")]
     code, out, err = command("parity", "bert-base-tiny", "--framework", "torch", *options)
     assert (code, err) == (0, "")
-    assert "not checked: steps, forward, gradients, training (choose with --check)" in out
+    assert "not checked: steps, forward, gradients, training (see --check)" in out
     assert "invariants" in out
     assert "every step alone" not in out
 

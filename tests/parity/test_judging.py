@@ -182,7 +182,7 @@ def test_a_method_that_disagrees_with_the_trace_diverges(method, check, truth, r
     results[method] = np.zeros_like(results[method])
     rows = judge_check(SUBJECT, check, truth, results, CONFIG)
     assert set(verdicts(rows)) == {method}
-    assert first_divergence(rows, list(named_values(CONFIG))) == Divergence(method, "local")
+    assert first_divergence(rows, list(named_values(CONFIG))) == Divergence(method, "local", "api")
 
 
 def test_changed_weights_diverge(check, truth, results):
@@ -234,25 +234,36 @@ ORDER = ["a", "b", "c"]
 
 def test_first_local_divergence_is_the_first_in_the_computation():
     rows = [row("c", verdict="diverged"), row("b", verdict="diverged"), row("a")]
-    assert first_divergence(rows, ORDER) == Divergence("b", "local")
+    assert first_divergence(rows, ORDER) == Divergence("b", "local", rows[0].check)
 
 
 def test_a_local_divergence_outranks_an_inherited_one():
     rows = [row("b", "end_to_end", verdict="diverged"), row("c", "normal", verdict="diverged")]
-    assert first_divergence(rows, ORDER) == Divergence("c", "local")
+    assert first_divergence(rows, ORDER) == Divergence("c", "local", "normal")
 
 
 def test_the_first_value_has_nothing_to_inherit():
-    assert first_divergence([row("a", "maximum_length", verdict="diverged")], ORDER) == Divergence("a", "local")
+    rows = [row("a", "maximum_length", verdict="diverged"), row("b", "end_to_end", verdict="diverged")]
+    assert first_divergence(rows, ORDER) == Divergence("a", "local", "maximum_length")
 
 
 def test_a_divergence_without_a_local_error_is_inherited():
-    assert first_divergence([row("b", "end_to_end", verdict="diverged")], ORDER) == Divergence("b", "inherited")
+    rows = [row("b", "end_to_end", verdict="diverged")]
+    assert first_divergence(rows, ORDER) == Divergence("b", "inherited", "end_to_end")
+
+
+def test_the_check_of_a_divergence_is_the_one_with_the_largest_error_that_shows_it():
+    rows = [
+        row("b", "normal", verdict="diverged", error=2.0),
+        row("b", "large", verdict="diverged", error=3.0),
+        row("b", "end_to_end", verdict="diverged", error=9.0),
+    ]
+    assert first_divergence(rows, ORDER) == Divergence("b", "local", "large")
 
 
 def test_a_wrong_mask_comes_first():
     rows = [row("a", "local", verdict="diverged"), row("masks.padding", "masks", verdict="diverged")]
-    assert first_divergence(rows, ORDER) == Divergence("masks.padding", "local")
+    assert first_divergence(rows, ORDER) == Divergence("masks.padding", "local", "masks")
 
 
 def test_no_divergence():
@@ -290,11 +301,18 @@ def test_a_crash_is_reported_with_its_place():
     assert str(WorkerError.of(AssertionError(), fatal=False)) == "AssertionError"
 
 
-@pytest.mark.parametrize(("check", "place"), [("local", "a (local)"), ("large", "a (local), in large")])
-def test_a_divergence_is_reported_with_its_check(check, place):
-    diverged = row(name="a", check=check, verdict="diverged", reason="NaN")
-    found = replace(report([diverged, row(name="a")]), first_divergence={"torch": Divergence("a", "local")})
-    assert found.divergences == [f"first divergence of torch: {place}: NaN"]
+@pytest.mark.parametrize(
+    ("kind", "check", "place"),
+    [
+        ("local", "local", "a (local)"),
+        ("local", "large", "a (local), in large"),
+        ("inherited", "end_to_end", "a (inherited), in end_to_end"),
+    ],
+)
+def test_a_divergence_is_reported_with_its_check(kind, check, place):
+    rows = [row("a", "holes"), row("a", check, verdict="diverged", reason="NaN")]
+    diverged = replace(report(rows), first_divergence={"torch": Divergence("a", kind, check)})
+    assert diverged.divergences == [f"first divergence of torch: {place}: NaN"]
 
 
 def test_the_same_failure_in_several_checks_is_one_sentence():
@@ -312,7 +330,9 @@ def test_a_failure_is_a_row_of_its_check_or_of_the_worker(check):
 
 
 def test_report_is_valid_json_with_the_contracted_fields():
-    found = replace(report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local")})
+    found = replace(
+        report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local", "local")}
+    )
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     fields = ["schema", "model", "inputs", "config", "weights_digest", "environment", "verdict", "checks"]
     assert list(content) == [*fields, "first_divergence", "amplification", "unchecked", "lacking", "blind"]
@@ -321,7 +341,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
         *("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
     ]
     assert content["checks"][0]["error"] is None
-    assert content["first_divergence"] == {"torch": {"name": "a", "kind": "local"}}
+    assert content["first_divergence"] == {"torch": {"name": "a", "kind": "local", "check": "local"}}
 
 
 def test_the_plan_has_every_check_and_the_extreme_lengths():
@@ -452,31 +472,49 @@ def test_more_runs_never_lower_the_noise(check, make_checkpoint):
     assert any((confirmed.noise[name] > truth.noise[name]).any() for name in truth.noise)
 
 
-@pytest.mark.parametrize("kind", [None, "normal"])
-def test_each_value_that_exceeds_its_budget_is_judged_with_more_noise(kind, check, truth, results):
-    """A budget from two runs may be too small, also after another value has diverged for certain."""
-    early, late = NAME, "encoder.layers.1.feed_forward.output"
-    noisier = {**truth.values, late: truth.values[late] + 1e-3}
-    known = replace(truth, rounded=lambda _, __: noisier)
-    reference = SimpleNamespace(
+LATE = "encoder.layers.1.feed_forward.output"
+
+
+@pytest.fixture
+def uncertain(truth):
+    """Return a reference whose noise of one value shows only in further runs."""
+    known = replace(truth, rounded=lambda _, __: {**truth.values, LATE: truth.values[LATE] + 1e-3})
+    return SimpleNamespace(
         model=SimpleNamespace(config=CONFIG),
         truth_of_values=lambda *_: known,
         truth_of_steps=lambda *_: known,
         noise_of_steps=lambda *_: known.noise,
     )
-    run = replace(check, name=kind or check.name, values=kind)
-    trial = ForwardTrial(run, {"torch": SUBJECT}, cast("Reference", reference), Findings(), 0)
 
-    def diverged():
-        rows = trial.judge([("torch", results)])
-        return {row.name for row in rows if row.verdict == "diverged" and row.check in LOCAL_CHECKS}
 
-    results[early] = results[early] + 1
-    assert diverged() == {early}
-    results[late] = results[late] + np.float32(1e-3)
-    assert late not in diverged()
-    results[late] = results[late] + np.float32(1e-1)
-    assert diverged() == {early, late}
+def diverged_in(checks, trial, results):
+    rows = trial.judge([("torch", results)])
+    return {row.name for row in rows if row.verdict == "diverged" and row.check in checks}
+
+
+@pytest.mark.parametrize("kind", [None, "normal"])
+def test_each_step_that_exceeds_its_budget_is_judged_with_more_noise(kind, check, uncertain, results):
+    """A budget from two runs may be too small, also after another step is wrong for certain."""
+    fresh = replace(check, name=kind or check.name, values=kind)
+    trial = ForwardTrial(fresh, {"torch": SUBJECT}, cast("Reference", uncertain), Findings(), 0)
+    results[NAME] = results[NAME] + 1
+    assert diverged_in(LOCAL_CHECKS, trial, results) == {NAME}
+    results[LATE] = results[LATE] + np.float32(1e-3)
+    assert diverged_in(LOCAL_CHECKS, trial, results) == {NAME}
+    results[LATE] = results[LATE] + np.float32(1e-1)
+    assert diverged_in(LOCAL_CHECKS, trial, results) == {NAME, LATE}
+
+
+def test_what_is_wrong_from_end_to_end_is_judged_with_more_noise_unless_a_step_explains_it(check, uncertain, results):
+    findings = Findings()
+    trial = ForwardTrial(check, {"torch": SUBJECT}, cast("Reference", uncertain), findings, 0)
+    results[LATE] = results[LATE] + np.float32(1e-3)
+    assert not diverged_in([check.name], trial, results)
+    findings.wrong_steps["torch"].add(NAME)
+    assert diverged_in([check.name], trial, results) == {LATE}
+    first = next(iter(named_values(CONFIG)))  # no step explains its error
+    results[first] = results[first] + np.float32(1)
+    assert diverged_in([check.name], trial, results) == {first}
 
 
 def test_what_could_not_be_judged_does_not_hide_a_divergence():

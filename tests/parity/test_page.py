@@ -55,7 +55,7 @@ def test_the_page_shows_every_value_and_needs_no_other_file():
     rows += [row("output", verdict="diverged", error=8.0, reason="the error is 2 times the budget <here>")]
     made = report(
         *rows,
-        first_divergence={"torch": Divergence("output", "local")},
+        first_divergence={"torch": Divergence("output", "local", "end_to_end")},
         amplification={"encoder.layers.1.key": 2.0, "encoder.layers.1.output": 4.0},
     )
     html = page.render(made, "triglot parity 'a model' --html page.html")
