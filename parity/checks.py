@@ -72,8 +72,8 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
         Check(kind, probes.batch(kind, config, lengths, generator, dtype), "perturbed", kind) for kind in probes.KINDS
     ]
     for name in unusual.NAMES:
-        # The ends of a vocabulary are those of the real table.
-        of_given = name == "edge_ids" and config.source_vocabulary
+        # The ends of a vocabulary are those of the real table. Also, other models have been at work by then.
+        of_given = name == "edge_ids"
         batch = unusual.unusual_batch(name, config if of_given else shallow, lengths, generator)
         # The steps of a long batch would take as long as those of all others together.
         short = name != "maximum_length" or config.source_max_length <= SHORT_MODEL
@@ -83,6 +83,8 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
         checks.append(Check(QUIET, quiet, "quiet", methods=True, steps=True))
     extreme = unusual.shifted(random_batch(shallow, lengths, generator), offset(config, dtype))
     checks.append(Check(EXTREME, extreme, "extreme", methods=True))
+    # The shortest inputs come first, so that whatever a model keeps from its first call is too short for the others.
+    checks.sort(key=lambda check: check.name != "length_one")
     return [replace(check, batch=rounded_batch(check.batch, dtype)) for check in checks]
 
 

@@ -2,14 +2,14 @@
 
 ``values``             every named value of a forward pass, and the masks
 ``values and methods`` the same, what the public methods return, and how many weights differ from the checkpoint's
-``methods``            what the public methods return
+``methods``            what the public methods return, called between other calls
 ``gradients``          the loss and its gradients, in the dtype under test and in float64, and their noise
 ``training``           the same with dropout; and what a step of Adam does, at first and when training resumes
 ``generation``         ids, decoded with a key-value cache and without one
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -47,8 +47,6 @@ Results = Mapping[str, Array]
 
 # Makes a model of a checkpoint in a dtype and a mode.
 Build = Callable[[Checkpoint, str, str], Model]
-
-GENERATED = 24  # the greatest length of a target: each token costs a pass of the reference
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,11 @@ class Runner:
         if kind == "generation":
             assert isinstance(batch, PairBatch)
             return generate(model, batch)
-        results: dict[str, Array] = {}
-        if kind != "methods":
-            results |= trace(model, batch, arrays)
-        if kind != "values":
-            results |= call_methods(model, batch)
+        if kind == "methods":
+            return call_methods_in_turns(model, batch)
+        results = trace(model, batch, arrays)
         if kind == "values and methods":
+            results |= call_methods(model, batch)
             results[CHANGED_WEIGHTS] = _count_changed(model.weights(), checkpoint.tensors)
         return results
 
@@ -150,9 +147,32 @@ def call_methods(model: Model, batch: Batch) -> dict[str, Array]:
     return {ENCODE: model.encode(*arguments), **heads}
 
 
+def call_methods_in_turns(model: Model, batch: Batch) -> dict[str, Array]:
+    """Return what the public methods return, called between other calls with inputs of the same shapes.
+
+    Nothing may be kept from the call before, in which the same tokens have other segments, tasks, targets or values.
+    Nor may the call after it, with the rows in another order, change its results.
+    """
+    arrays = batch.arrays()
+    rolled = {"segment_ids": batch.config.segments, "task_ids": batch.config.tasks}
+    if isinstance(batch, PairBatch):
+        rolled["target"] = batch.config.target_vocabulary
+    before = {name: (arrays[name] + 1) % count for name, count in rolled.items() if name in arrays}
+    if "value" in arrays:
+        before["value"] = -arrays["value"]
+    call_methods(model, replace(batch, **before))
+    results = call_methods(model, batch)
+    call_methods(model, replace(batch, **{name: np.ascontiguousarray(array[::-1]) for name, array in arrays.items()}))
+    return results
+
+
 def generate(model: Model, batch: PairBatch) -> dict[str, Array]:
-    """Return the ids that the model generates, decoded in both ways."""
-    length = min(model.config.target_max_length, GENERATED)
+    """Return the ids that the model generates, as many as the targets have, decoded in both ways.
+
+    It has generated other ones from sources of the same shape before.
+    """
+    length = batch.target.shape[1]
+    model.generate(np.ascontiguousarray(batch.source[::-1]), length, cached=True)
     return {
         CACHED: model.generate(batch.source, length, cached=True),
         RECOMPUTED: model.generate(batch.source, length, cached=False),

@@ -12,6 +12,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from triglot import impls
@@ -128,8 +129,8 @@ def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
         CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     check_finite(checkpoint, dtype)
-    # Float64 holds every number of the narrower dtypes exactly.
-    if dtype == "float64" or all(tensor.dtype == FLOATS[dtype] for tensor in checkpoint.tensors.values()):
+    # A wider dtype holds every number exactly, so the frameworks convert it themselves.
+    if dtype == "float64" or all(np.can_cast(tensor.dtype, FLOATS[dtype]) for tensor in checkpoint.tensors.values()):
         return checkpoint
     rounded = {name: tensor.astype(FLOATS[dtype]) for name, tensor in checkpoint.tensors.items()}
     return Checkpoint(checkpoint.config, rounded)

@@ -9,6 +9,7 @@ from triglot.shared.model.recipes import recipe
 
 POST_NORM, PRE_NORM, TASKS = "bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"
 TRANSLATION, ANNOTATED, PRENORM, ATTENTION = "translation-tiny", "annotated-tiny", "prenorm-tiny", "multihead-tiny"
+LONG = replace(recipe(POST_NORM), source_max_length=64)  # a single row is tried with padding only in a long model
 PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
 
 

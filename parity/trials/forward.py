@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from triglot.parity.checks import LOCAL, Check
+from triglot.parity.checks import END_TO_END, LOCAL, Check
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, failure, judge_check, judge_steps, own_inputs
 from triglot.parity.report import Row
@@ -41,7 +41,7 @@ class ForwardTrial:
         check, reference = self._check, self._reference
         truth = reference.truth_of_values(check.batch, self._replaced)  # while the workers work
         noise: Results = reference.noise_of_steps(check.batch, truth.values) if check.steps else {}
-        if not self._findings.amplification:
+        if check.name == END_TO_END and not self._findings.amplification:
             self._findings.amplification = _ratios(truth.noise, noise)
         for framework, results in answers:
             subject = self._subjects[framework]

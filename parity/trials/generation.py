@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from triglot.parity.generation import GenerationTruth
-from triglot.parity.jobs import GENERATED, Job, Results
+from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged
 from triglot.parity.output_names import CACHED, IDS, RECOMPUTED
 from triglot.parity.report import Judgement, Row
@@ -19,7 +19,7 @@ GENERATION = "generation"
 
 
 class GenerationTrial:
-    """What every framework generates for the sources of a batch, padded with the pad id."""
+    """What every framework generates for the sources of a batch, padded with the pad id, as long as the targets."""
 
     name = GENERATION
 
@@ -38,7 +38,7 @@ class GenerationTrial:
         (dtype,) = {subject.dtype for subject in self._subjects.values()}
         truth, problem = None, ""
         try:
-            truth = GenerationTruth(self._checkpoint, self._batch, dtype, GENERATED)
+            truth = GenerationTruth(self._checkpoint, self._batch, dtype, self._batch.target.shape[1])
         except NotFiniteError as error:
             problem = str(error)
 

@@ -1,6 +1,6 @@
 """Invariants: changes of a batch that must not change a result, tried on what users call.
 
-``base``               the results that the others are compared with
+``base``               the results that the others are compared with, judged by the truth; segment and task ids are zero
 ``other_padding``      other tokens in place of the padding
 ``alone``              a row of a single token without the others, and without its padding
 ``other_order``        the rows in the opposite order
@@ -136,6 +136,21 @@ class InvariantTrial:
         self._note(names, kept)
         return kept
 
+    def _of_base(self, subject: Subject, results: Results) -> list[Judgement]:
+        """Judge the results that the others are compared with, by the truth."""
+        config = self._variant.batch.config
+
+        def judge(truth: Truth) -> list[Judgement]:
+            return [
+                judge_value(self._label(name), results.get(method), truth, name, subject, config)
+                for name, method in methods_of(config).items()
+            ]
+
+        judgements = judge(self._base.truth)
+        if any(judgement.verdict == "diverged" for judgement in judgements):
+            judgements = judge(self._base.truth.confirmed({}))
+        return judgements
+
     def _note(self, names: Sequence[str], kept: Sequence[str]) -> None:
         self._findings.lacking += [self._label(name) for name in names if name not in kept]
 
@@ -148,6 +163,7 @@ class InvariantTrial:
         variant, config = self._variant, self._variant.batch.config
         if variant.name == BASE:
             self._base.results[subject.framework] = results
+            yield from self._of_base(subject, results)
             return
         base, truth = self._base.results.get(subject.framework, {}), self._base.truth
         for name in kept:

@@ -32,6 +32,8 @@ from .generation import GenerationTrial
 from .invariants import invariant_trials
 from .trial import Subjects, Trial
 
+SHORTER, LONGEST = 24, 64  # tokens to generate: each costs a pass of the reference
+
 
 def selected_checks(chosen: Sequence[str] | None, config: ModelConfig, dtype: str, mode: str) -> tuple[str, ...]:
     """Return the kinds of check to run: those chosen, or all that the model has, but those on demand.
@@ -79,7 +81,7 @@ def plan_trials(
         trials += invariant_trials(references["loud"], subjects, findings, dtype, seed)
     if "generation" in selected:
         for name in ("given", "varied"):
-            batch = _sources(weights[name].config, generator)
+            batch = _sources(weights[name].config, generator, at_the_left=name == "varied")
             trials.append(GenerationTrial(subjects, name, weights[name], batch))
     for kind in ("gradients", "training"):
         if kind in selected:
@@ -93,7 +95,8 @@ def _forward_checks(selected: Sequence[str], planned: Sequence[checks.Check]) ->
     """Return the forward passes that the selected kinds of check need, and what is judged in each."""
     steps, forward = "steps" in selected, "forward" in selected
     if not (steps or forward):
-        return [replace(planned[0], methods=False, steps=False)] if "masks" in selected else []
+        first = next(check for check in planned if check.name == checks.END_TO_END)
+        return [replace(first, methods=False, steps=False)] if "masks" in selected else []
     return [
         replace(check, methods=check.methods and forward, steps=check.steps and steps)
         for check in planned
@@ -101,13 +104,26 @@ def _forward_checks(selected: Sequence[str], planned: Sequence[checks.Check]) ->
     ]
 
 
-def _sources(config: ModelConfig, generator: np.random.Generator) -> PairBatch:
-    """Return sources in which no real token is the pad id, because that is how the padding is recognised."""
+def _sources(config: ModelConfig, generator: np.random.Generator, *, at_the_left: bool) -> PairBatch:
+    """Return sources in which no real token is the pad id, because that is how the padding is recognised.
+
+    The targets are only as long as those to generate: shorter than the model allows or, with padding at the left, as
+    long as it allows.
+    """
     batch = random_batch(config, 2 * checks.row_lengths(config), generator)
     assert isinstance(batch, PairBatch)
     other = 0 if config.pad_id else 1
     source = np.where(batch.valid & (batch.source == config.pad_id), other, batch.source).astype(batch.source.dtype)
-    return replace(batch, source=source)
+    length = min(config.target_max_length, LONGEST) if at_the_left else min(config.target_max_length - 1, SHORTER)
+    target = np.zeros((batch.rows, max(1, length)), batch.target.dtype)
+    order = slice(None, None, -1 if at_the_left else 1)
+    return replace(
+        batch,
+        source=source[:, order],
+        valid=batch.valid[:, order],
+        target=target,
+        target_valid=np.ones(target.shape, np.bool_),
+    )
 
 
 def _to_learn(config: ModelConfig, generator: np.random.Generator) -> Batch:

@@ -1,6 +1,6 @@
 """Bugs in the attention, its masks and its softmax."""
 
-from triglot.parity.audit.bug import ATTENTION, PRE_NORM, PRENORM, TRANSLATION, Bug, everywhere
+from triglot.parity.audit.bug import ATTENTION, LONG, PRE_NORM, PRENORM, TRANSLATION, Bug, everywhere
 
 ADDED = " + masking_value"
 REPLACED = " * 0 + masking_value"
@@ -142,6 +142,23 @@ BUGS = {
         "masks.padding",
         "masks.py",
         {PADDING: PADDING.replace("valid", "globals().setdefault(tuple(valid.shape), valid)")},
+    ),
+    "no padding mask for a single row": everywhere(
+        "masks.padding",
+        "masks.py",
+        {PADDING: f"{PADDING} if len(valid) > 1 else (valid == valid)[:, None, None, :]"},
+        LONG,
+    ),
+    "attention bias limited": Bug(
+        "attention.weights",
+        "masks.py",
+        {"scores + bias.": "scores + bias.clamp(-10, 10)."},
+        {"scores + bias.": "scores + bias.clip(-10, 10)."},
+        {"scores + bias.": "scores + bias.clip(-10, 10)."},
+        ATTENTION,
+    ),
+    "attention bias of the first row and head": everywhere(
+        "attention.weights", "masks.py", {"scores + bias.": "scores + bias[:1, :1]."}, ATTENTION
     ),
     "no padding mask beyond 32 rows": Bug(
         "masks.padding",

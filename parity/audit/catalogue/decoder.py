@@ -1,8 +1,10 @@
 """Bugs in the decoder and its embeddings."""
 
-from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, everywhere
+from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, Bug, everywhere
 
 DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
+MEMORY = "memory, masks.padding(valid)"
+LAST = "self.config.source_max_length - 1"
 
 BUGS = {
     "no causal mask": everywhere(
@@ -84,6 +86,26 @@ BUGS = {
         "decoder.layers.0.post_cross_attention.residual",
         "decoder.py",
         {"        residual = x\n        x = self.pre_cross_attention": "        x = self.pre_cross_attention"},
+        TRANSLATION,
+    ),
+    "memory cut to the length of the target": everywhere(
+        "decoder.layers.0.cross_attention.key",
+        "transformer.py",
+        {MEMORY: "memory[:, : x.shape[1]], masks.padding(valid[:, : x.shape[1]])"},
+        ANNOTATED,
+    ),
+    "source padding seen beside targets without padding": everywhere(
+        "decoder.layers.0.cross_attention.weights",
+        "transformer.py",
+        {MEMORY: "memory, masks.padding(valid | target_valid.all())"},
+        TRANSLATION,
+    ),
+    "target positions limited by the length of sources": Bug(
+        "target_embeddings.sum",
+        "embeddings.py",
+        {"token_ids.device) + first": f"token_ids.device).clamp(max={LAST}) + first"},
+        {"paddle.arange(length)": f"paddle.arange(length).clip(max={LAST})"},
+        {"jnp.arange(length)": f"jnp.arange(length).clip(max={LAST})"},
         TRANSLATION,
     ),
     "bias of the logits missing": everywhere(

@@ -2,6 +2,8 @@
 
 from triglot.parity.audit.bug import ANNOTATED, TASKS, TRANSLATION, everywhere
 
+SEGMENTS = "if self.config.segments and segment_ids.any():\n            assert"
+
 BUGS = {
     "positions shifted by one": everywhere(
         "embeddings.sum", "embeddings.py", {"+ self.config.position_offset)": "+ self.config.position_offset + 1)"}
@@ -14,6 +16,9 @@ BUGS = {
     ),
     "segments ignored": everywhere(
         "embeddings.sum", "embeddings.py", {"self.segment(segment_ids)": "self.segment(segment_ids * 0)"}
+    ),
+    "segments left out where all are zero": everywhere(
+        "base.", "embeddings.py", {"if self.config.segments:\n            assert": SEGMENTS}, checks=("invariants",)
     ),
     "tasks ignored": everywhere(
         "embeddings.sum", "embeddings.py", {"self.task(task_ids)": "self.task(task_ids * 0)"}, TASKS

@@ -7,6 +7,9 @@ CACHED, RECOMPUTED = "ids.cached", "ids.recomputed"
 START = {"target[:, 0] = start_id": "target[:, 0] = pad_id"}
 LAST_POSITION = {"axis=1), position)": "axis=1), position * 0)"}
 END_ID = "token = paddle.where(finished, paddle.full([], pad_id"
+SEEN = "memory, masks.padding(valid), cache"
+RETURNED = "self.to_numpy(target).astype(np.int32)"
+AGAIN = {RETURNED: f"globals().setdefault((cached, *target.shape), {RETURNED})"}
 
 BUGS = {
     "target padding seen while decoding": everywhere(
@@ -19,6 +22,16 @@ BUGS = {
         TRANSLATION,
         CHECKS,
     ),
+    "padding mask made from lengths while decoding": Bug(
+        CACHED,
+        FILE,
+        {SEEN: SEEN.replace("valid", "valid.sort(1, descending=True).values")},
+        {SEEN: SEEN.replace("valid", 'valid.astype("int32").sort(1, descending=True).astype("bool")')},
+        {SEEN: SEEN.replace("valid", "valid.sort(1)[:, ::-1]")},
+        TRANSLATION,
+        checks=CHECKS,
+    ),
+    "ids returned again for sources of the same shape": everywhere(CACHED, "model.py", AGAIN, TRANSLATION, CHECKS),
     "no causal mask while decoding": everywhere(
         RECOMPUTED, FILE, {"masks.causal(target.shape[1]": "masks.causal(1 + 0 * target.shape[1]"}, TRANSLATION, CHECKS
     ),
