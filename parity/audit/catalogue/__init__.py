@@ -20,7 +20,8 @@ INVISIBLE = {
 # weights rounded to float16 in float16.)
 BLIND: Mapping[str, Sequence[str]] = {
     "bfloat16": (
-        "masking value 1 % off",
+        "attention weights of a row without any allowed token",
+        "attention bias limited",
         "scale 0.35 for 8^-0.5",
         "scores scaled 1 % too much",
         "scores rounded to bfloat16",
@@ -33,6 +34,7 @@ BLIND: Mapping[str, Sequence[str]] = {
         "decoding stops with the first sentence",
     ),
     "float16": (
+        "attention bias limited",
         "tanh GELU for the exact GELU",
         "weights rounded to float16 when loaded",
         "no causal mask while decoding",
