@@ -4,7 +4,8 @@
 ``values and methods`` the same, what the public methods return, and how many weights differ from the checkpoint's
 ``methods``            what the public methods return, called between other calls
 ``gradients``          the loss and its gradients, in the dtype under test and in float64, and their noise
-``training``           the same with dropout; and what a step of Adam does, at first and when training resumes
+``training``           the same with dropout; what a step of Adam does, at first, when training resumes, and once more;
+                       and what the public methods return after that
 ``generation``         ids, decoded with a key-value cache and without one
 """
 
@@ -27,6 +28,7 @@ from .output_names import (
     AVERAGED_WEIGHTS,
     CACHED,
     CHANGED_WEIGHTS,
+    CONTINUED,
     ENCODE,
     FIRST_MOMENTS,
     FORWARD,
@@ -36,6 +38,7 @@ from .output_names import (
     RECOMPUTED,
     RESUMED,
     SECOND_MOMENTS,
+    TRAINED,
     TRUE,
     WEIGHTS,
     name_gradients,
@@ -111,17 +114,34 @@ class Runner:
         }
 
     def _train(self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the moments and the weights after one step: the first of all, and one that resumes."""
-        results: dict[str, Array] = {}
-        for run, moments in ((FRESH, None), (RESUMED, drawn_moments(checkpoint.config))):
-            model = self._build(checkpoint, self._dtype, self._mode)
-            model.begin_training(PLAN, moments)
-            model.training_step(batch, masks)
-            after = model.moments()
-            parts = {FIRST_MOMENTS: after.first, SECOND_MOMENTS: after.second, WEIGHTS: model.weights()}
-            for part, tensors in parts.items():
-                results |= {f"{run}{part}{name}": tensor for name, tensor in tensors.items()}
-        return results
+        """Return the moments and the weights after one step: the first of all, one that resumes, and the one after it.
+
+        The last one comes with the gradients that a new model of the same weights has, and with what the public methods
+        return after it.
+        """
+        fresh = self._build(checkpoint, self._dtype, self._mode)
+        fresh.begin_training(PLAN)
+        results = step(fresh, batch, masks, FRESH)
+        resumed = self._build(checkpoint, self._dtype, self._mode)
+        resumed.begin_training(PLAN, drawn_moments(checkpoint.config))
+        results |= step(resumed, batch, masks, RESUMED)
+        weights = {name: np.array(tensor) for name, tensor in resumed.weights().items()}
+        same = self._build(Checkpoint(checkpoint.config, weights), self._dtype, self._mode)
+        gradients = name_gradients(*same.loss_and_gradients(batch, masks))
+        results |= {f"{CONTINUED}{name}": gradient for name, gradient in gradients.items()}
+        results |= step(resumed, batch, masks, CONTINUED)
+        methods = call_methods(resumed, batch).items()
+        return results | {f"{TRAINED}{name.removeprefix(f'{API}.')}": value for name, value in methods}
+
+
+def step(model: Model, batch: Batch, masks: Mapping[str, Array], run: str) -> dict[str, Array]:
+    """Train a model by one step, and return its moments and weights, under names that begin with ``run``."""
+    model.training_step(batch, masks)
+    after = model.moments()
+    parts = {FIRST_MOMENTS: after.first, SECOND_MOMENTS: after.second, WEIGHTS: model.weights()}
+    return {
+        f"{run}{part}{name}": np.array(tensor) for part, tensors in parts.items() for name, tensor in tensors.items()
+    }
 
 
 def trace(model: Model, batch: Batch, replaced: Mapping[str, Array]) -> dict[str, Array]:

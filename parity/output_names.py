@@ -8,6 +8,9 @@
 ``loss``, ``gradients.NAME``, ``weights.NAME``  loss, gradients, and weights after Adam's first step
 ``true.NAME``, ``noise.NAME``                   what is known in float64 about a loss or a gradient
 ``fresh.PART.NAME``, ``resumed.PART.NAME``      moments and weights after a step of Adam
+``continued.PART.NAME``                         the same after the step that follows the resumed one
+``continued.gradients.NAME``                    the gradients before it, in a new model of the same weights
+``trained.NAME``                                what a public method returns after it
 """
 
 from collections.abc import Mapping
@@ -33,7 +36,8 @@ GRADIENTS = "gradients."
 FIRST_MOMENTS, SECOND_MOMENTS = "first_moments.", "second_moments."
 WEIGHTS = "weights."
 TRUE, NOISE = "true.", "noise."
-FRESH, RESUMED = "fresh.", "resumed."
+FRESH, RESUMED, CONTINUED = "fresh.", "resumed.", "continued."
+TRAINED = "trained."
 
 
 def name_outputs(output: Any, heads: Any) -> dict[str, Any]:

@@ -8,12 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from triglot.impls.numpy_reference import training as reference
+from triglot.impls.numpy_reference import training
 from triglot.parity import adam
+from triglot.parity.budgets import UNCONFIRMED_RUNS
+from triglot.parity.checks import judged_tokens
 from triglot.parity.gradients import GradientTruth, disagreement
 from triglot.parity.jobs import Job, Results
-from triglot.parity.judge import Subject, diverged, judge_error
-from triglot.parity.output_names import FRESH, GRADIENTS, LOSS, NOISE, RESUMED, TRUE
+from triglot.parity.judge import Subject, diverged, judge_error, judge_value, methods_of
+from triglot.parity.output_names import (
+    API,
+    CONTINUED,
+    FIRST_MOMENTS,
+    FRESH,
+    GRADIENTS,
+    LOSS,
+    NOISE,
+    RESUMED,
+    SECOND_MOMENTS,
+    TRAINED,
+    TRUE,
+    WEIGHTS,
+)
 from triglot.parity.report import Judgement, Row
 from triglot.parity.truth import Reference, distance
 from triglot.shared.arrays import Array
@@ -71,6 +86,36 @@ class DerivativeTrial:
             moments = adam.drawn_moments(self._checkpoint.config)
             for run, before in ((FRESH, None), (RESUMED, moments)):
                 yield from adam.judge_step(self._checkpoint.tensors, before, truth, results, run, subject.dtype)
+            yield from self._next_step(truth, subject, results)
+
+    def _next_step(self, truth: GradientTruth, subject: Subject, results: Results) -> Iterator[Judgement]:
+        """Judge the step after the resumed one, and the model after it.
+
+        That step begins with the framework's own weights and moments. Its gradients have to be those of a new model.
+        """
+        names = [*self._checkpoint.tensors]
+        parts = {
+            part: {name: results[part + name] for name in names if part + name in results}
+            for part in (
+                *(RESUMED + kind for kind in (FIRST_MOMENTS, SECOND_MOMENTS, WEIGHTS)),
+                *(CONTINUED + kind for kind in (GRADIENTS, WEIGHTS)),
+            )
+        }
+        if any(len(part) < len(names) for part in parts.values()):
+            yield diverged(CONTINUED, "a value is missing")
+            return
+        first, second, before, gradients, after = parts.values()
+        moments = adam.Moments(adam.STEPS + 1, first, second)
+        expected = {GRADIENTS + name: gradient.astype(np.float64) for name, gradient in gradients.items()}
+        next_truth = GradientTruth(expected, truth.noise)
+        yield from adam.judge_step(before, moments, next_truth, results, CONTINUED, subject.dtype)
+        config = self._checkpoint.config
+        reference = Reference(Checkpoint(config, after), subject.dtype)
+        outputs = reference.truth_of_values(self._batch, {}, UNCONFIRMED_RUNS)
+        for name, method in methods_of(config).items():
+            key = f"{TRAINED}{method.removeprefix(f'{API}.')}"
+            places = judged_tokens(name, self._batch, config)
+            yield judge_value(key, results.get(key), outputs, name, subject, config, places)
 
     def _mismatch(self, results: Results, name: str) -> str:
         """Return how the shape of the loss or of a gradient is wrong, in either dtype; empty if it is right."""
@@ -85,10 +130,10 @@ class DerivativeTrial:
         transformer = Reference(self._checkpoint).model.backend.transformer
         arrays = {name: _as_float64(array) for name, array in self._batch.arrays().items()}
         masks = {name: _as_float64(mask) for name, mask in self._masks.items()}
-        true_loss = float(reference.loss(transformer, arrays, masks)[0])
+        true_loss = float(training.loss(transformer, arrays, masks)[0])
 
         def derivative(direction: Mapping[str, Array]) -> float:
-            return reference.derivative(transformer, arrays, masks, direction)
+            return training.derivative(transformer, arrays, masks, direction)
 
         loss = float(truth.values[LOSS])
         gradients = {name.removeprefix(GRADIENTS): value for name, value in truth.values.items() if name != LOSS}

@@ -56,6 +56,14 @@ BUGS = {
         {"self.plan.rate_at(self.steps)": "self.plan.rate"},
         checks=TRAINING,
     ),
+    "rate that never falls": Bug(
+        "continued.weights.",
+        FILE,
+        {"self.schedule.step()": "pass"},
+        {"self.schedule.step()": "pass"},
+        {"self.steps += 1": "pass"},
+        checks=TRAINING,
+    ),
     "bias correction from the first step when resumed": Bug(
         "resumed.weights.",
         FILE,
