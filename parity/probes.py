@@ -9,7 +9,7 @@ approximate GELU hardly shows at the output. Each step therefore also runs alone
 ``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
 ``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
                   or replaces them; without such a value, scores so low that a mask of -10,000 or -1e9 hides nothing;
-                  on a batch with a row that has no token to attend to
+                  in one row of the batch, every token is padding
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,11 +39,11 @@ class Outcome:
     """What the verdict said of one bug in one framework, with the weights and inputs of one seed.
 
     ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the name of the first
-    divergence. ``check``: the check that shows it. ``times_budget``: that error in budgets or,
-    if nothing diverged, the largest share of a budget in the whole report. ``located``: whether the first divergence
-    is local and in the right place. ``complaints``: for each simpler rule that could run (``rules.py``,
-    ``padiff.py``), whether it complains. For a correct implementation, ``bug`` is empty and the model is the wild one
-    of the seed (``wild.py``).
+    divergence. ``check``: the check that shows it. ``times_budget``: its error in multiples of the budget or, if
+    nothing diverged, the largest share of a budget in the whole report. ``located``: whether the first divergence is
+    local and in the right place. ``complaints``: for each simpler rule that could run (``rules.py``, ``padiff.py``),
+    whether it complains. For a correct implementation, ``bug`` is empty and the model is the wild one of the seed
+    (``wild.py``).
     """
 
     bug: str

@@ -51,7 +51,7 @@ class ForwardTrial:
                 yield from self._judge(subject, truth, noise, results)
 
     def _judge(self, subject: Subject, truth: Truth, noise_of_steps: Results, results: Results) -> Iterator[Row]:
-        """Judge what a framework gives.
+        """Judge what a framework gives. What exceeds its budget is judged again, with noise from more runs.
 
         If the check asks for it, or the framework's own values exceed their budgets, each step is also judged on what
         it really received: the reference computes every step from the framework's values before it.

@@ -19,7 +19,7 @@ GENERATION = "generation"
 
 
 class GenerationTrial:
-    """What every framework generates for the sources of a batch, padded with the pad id, as long as the targets."""
+    """The ids that every framework generates for the sources of a batch, as many as its targets have."""
 
     name = GENERATION
 

@@ -105,10 +105,10 @@ def _forward_checks(selected: Sequence[str], planned: Sequence[checks.Check]) ->
 
 
 def _sources(config: ModelConfig, generator: np.random.Generator, *, at_the_left: bool) -> PairBatch:
-    """Return sources in which no real token is the pad id, because that is how the padding is recognised.
+    """Return sources in which no real token is the pad id, because that is how padding is recognised.
 
-    The targets are only as long as those to generate: shorter than the model allows or, with padding at the left, as
-    long as it allows.
+    Only the length of the targets counts: it says how many tokens to generate. With padding at the left, that is as
+    many as the model allows, up to ``LONGEST``; otherwise fewer.
     """
     batch = random_batch(config, 2 * checks.row_lengths(config), generator)
     assert isinstance(batch, PairBatch)
