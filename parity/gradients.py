@@ -8,7 +8,7 @@ gradients move about as far when weights and values move by that much.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,7 @@ class GradientTruth:
 
     def budget(self, name: str, dtype: str) -> float:
         """Return the largest accepted error of a value in ``dtype``."""
-        # A key bias moves all scores of a query alike, so its gradient is zero in theory. Its rounding error is that of
-        # the gradients that flow through the query bias.
-        neighbour = name.replace(".key.bias", ".query.bias")
-        if neighbour not in self.values:
-            neighbour = name
+        neighbour = _of_same_size(name, self.values)
         noise = max(self.noise[name], self.noise[neighbour])
         return budget(noise_in(dtype, noise), float(np.abs(self.values[neighbour]).max()), dtype)
 
@@ -131,7 +127,8 @@ def disagreement(
     if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
         return float("inf")
     generator = np.random.default_rng(seed)
-    lengths = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
+    norms = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
+    lengths = {name: max(norms[name], norms[_of_same_size(name, norms)]) for name in norms}
     # A gradient that is zero in theory must not be scaled up to the length of the others.
     shortest = max(lengths.values()) * LEAST_GRADIENT or 1.0
     unit = DERIVATIVE_UNITS * UNIT_ROUNDOFF["float64"]
@@ -142,12 +139,23 @@ def disagreement(
             for name, gradient in gradients.items()
             if only in (None, name)
         }
-        terms = {name: gradients[name] * along for name, along in direction.items()}
-        scale = sum(float(np.abs(products).sum()) for products in terms.values())
-        error = abs(sum(float(products.sum()) for products in terms.values()) - derivative(direction))
+        sizes = (np.abs(gradients[_of_same_size(name, gradients)] * along) for name, along in direction.items())
+        scale = sum(float(size.sum()) for size in sizes)
+        along_direction = sum(float((gradients[name] * along).sum()) for name, along in direction.items())
+        error = abs(along_direction - derivative(direction))
         allowed = unit * (scale + abs(true_loss) * LEAST_GRADIENT)
         largest = float(np.maximum(largest, error / allowed))  # NaN if one is NaN
     return largest
+
+
+def _of_same_size(name: str, names: Container[str]) -> str:
+    """Return the name of the gradient whose rounding error is as large: its own, but for a key bias.
+
+    A key bias moves all scores of a query alike, so its gradient is zero in theory. Its rounding error is that of the
+    gradients that flow through the query bias.
+    """
+    neighbour = name.replace(".key.bias", ".query.bias")
+    return neighbour if neighbour in names else name
 
 
 def _terms(batch: Batch) -> int:

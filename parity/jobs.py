@@ -6,7 +6,7 @@
 ``gradients``          the loss and its gradients, in the dtype under test and in float64, and their noise
 ``training``           the same with dropout; what a step of Adam does, at first, when training resumes, and once more;
                        and what the public methods return after that
-``generation``         ids, decoded with a key-value cache and without one
+``generation``         ids, decoded with a key-value cache and without one, and those of a sentence decoded alone
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +23,7 @@ from triglot.shared.inputs import AttentionBatch, Batch, EncoderBatch, PairBatch
 from . import gradients
 from .adam import PLAN, drawn_moments
 from .output_names import (
+    ALONE,
     API,
     ATTEND,
     AVERAGED_WEIGHTS,
@@ -106,9 +107,10 @@ class Runner:
             return self._build(weights, dtype, "eager").loss_and_gradients(batch, masks)
 
         truth = gradients.measure(checkpoint, batch, derive, masks).truth()
-        own = self._build(checkpoint, self._dtype, self._mode).loss_and_gradients(batch, masks)
+        model = self._build(checkpoint, self._dtype, self._mode)
+        model.loss_and_gradients(batch, masks)  # nothing may be left of it in the call that is judged
         return {
-            **name_gradients(*own),
+            **name_gradients(*model.loss_and_gradients(batch, masks)),
             **{TRUE + name: value for name, value in truth.values.items()},
             **{NOISE + name: np.asarray(noise) for name, noise in truth.noise.items()},
         }
@@ -189,13 +191,17 @@ def call_methods_in_turns(model: Model, batch: Batch) -> dict[str, Array]:
 def generate(model: Model, batch: PairBatch) -> dict[str, Array]:
     """Return the ids that the model generates, as many as the targets have, decoded in both ways.
 
-    It has generated other ones from sources of the same shape before.
+    It has generated other ones from sources of the same shape before. In ``ALONE``, the first sentence was decoded
+    alone, and the others together.
     """
     length = batch.target.shape[1]
     model.generate(np.ascontiguousarray(batch.source[::-1]), length, cached=True)
+    cached = model.generate(batch.source, length, cached=True)
+    first = model.generate(batch.source[:1], length, cached=True)
     return {
-        CACHED: model.generate(batch.source, length, cached=True),
+        CACHED: cached,
         RECOMPUTED: model.generate(batch.source, length, cached=False),
+        ALONE: np.concatenate([first, cached[1:]]),
     }
 
 

@@ -1,4 +1,4 @@
-"""Decoding: every id has to be one that rounding allows, with a key-value cache and without one."""
+"""Decoding: every id has to be one that rounding allows, with a key-value cache, without one, and in a batch of one."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged
-from triglot.parity.output_names import CACHED, IDS, RECOMPUTED
+from triglot.parity.output_names import ALONE, CACHED, IDS, RECOMPUTED
 from triglot.parity.report import Judgement, Row
 from triglot.parity.revealing import Weights
 from triglot.shared.checkpoint import Checkpoint
@@ -43,7 +43,7 @@ class GenerationTrial:
             problem = str(error)
 
         def judgements(_: Subject, results: Results) -> Iterable[Judgement]:
-            for name in (CACHED, RECOMPUTED):
+            for name in (CACHED, RECOMPUTED, ALONE):
                 if name not in results:
                     yield diverged(name, "the value is missing")
                 elif truth is None:

@@ -67,6 +67,17 @@ def test_planted_bug_is_caught_in_other_dtypes(bug, dtype, framework):
     assert outcome.located != (bug in ACCUMULATED.get(dtype, ()))
 
 
+def test_only_the_wrong_gradient_is_named(framework, make_checkpoint):
+    """Not also the gradients of key biases, which are zero in theory and have only rounding errors."""
+    bug = BUGS["gradients added to those of the call before"]
+    (derived,) = bug.change(framework)
+    name = "encoder.layers.0.feed_forward.inner.weight"
+    changed = f"gradients = {{name: value * (1 + 1e-4 * (name == {name!r})) for name, value in gradients.items()}}"
+    with planted(framework, bug.file, {derived: f"{derived}; {changed}"}) as builder:
+        report = judge(framework, builder, make_checkpoint(POST_NORM), checks=["gradients"])
+    assert [row.name for row in report.rows if row.verdict == "diverged"] == [f"gradients.{name}"]
+
+
 def test_a_change_below_rounding_is_not_seen_in_float32(change, framework, make_checkpoint):
     """Float64 shows the change. In float32 it is smaller than the error that correct code may have."""
     bug = CHANGES[change]

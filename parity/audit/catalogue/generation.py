@@ -3,7 +3,7 @@
 from triglot.parity.audit.bug import TRANSLATION, Bug, everywhere
 
 FILE, CHECKS = "generation.py", ("generation",)
-CACHED, RECOMPUTED = "ids.cached", "ids.recomputed"
+CACHED, RECOMPUTED, ALONE = "ids.cached", "ids.recomputed", "ids.alone"
 START = {"target[:, 0] = start_id": "target[:, 0] = pad_id"}
 LAST_POSITION = {"axis=1), position)": "axis=1), position * 0)"}
 END_ID = "token = paddle.where(finished, paddle.full([], pad_id"
@@ -67,4 +67,7 @@ BUGS = {
         checks=CHECKS,
     ),
     "last token never decoded": everywhere(CACHED, FILE, {"length - 1": "length - 2"}, TRANSLATION, CHECKS),
+    "last token never decoded for a sentence alone": everywhere(
+        ALONE, FILE, {"length - 1": "length - 1 - (len(source) == 1)"}, TRANSLATION, CHECKS
+    ),
 }

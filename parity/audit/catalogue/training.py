@@ -5,6 +5,12 @@ from triglot.parity.audit.bug import POST_NORM, TRANSLATION, Bug, everywhere
 FILE = "training.py"
 GRADIENTS, TRAINING = ("gradients",), ("training",)
 STOPPED = {"x + residual": "x + residual.detach()"}
+DERIVED = "self.backend.gradients(*self._training_tensors(batch, dropout_masks))"
+SUMMED = {
+    DERIVED: f"{DERIVED}; before = self.__dict__.get('before', {{}}); "
+    "gradients = {name: value + before.get(name, 0) for name, value in gradients.items()}; "
+    "self.__dict__['before'] = gradients"
+}
 NO_GRADIENT = {"if parameter.grad is None:": "if False:"}
 
 BUGS = {
@@ -21,6 +27,7 @@ BUGS = {
         {"x + residual": "x + __import__('jax').lax.stop_gradient(residual)"},
         checks=GRADIENTS,
     ),
+    "gradients added to those of the call before": everywhere("gradients.", "model.py", SUMMED, POST_NORM, GRADIENTS),
     "nothing dropped": everywhere(
         "loss", FILE, {"Probe(dropout_masks=dropout_masks)": "Probe(dropout_masks={})"}, POST_NORM, TRAINING
     ),
