@@ -94,18 +94,13 @@ class WorkerPool:
         self._started = self._finished = 0  # jobs
         self.environments: dict[str, Any] = {}
         self._weights: dict[Weights, Path] = {}
-        written: dict[int, Path] = {}
-        for name, checkpoint in weights.items():
-            if id(checkpoint) not in written:
-                written[id(checkpoint)] = folder / f"{name}.npz"
-                checkpoints.save(checkpoint, written[id(checkpoint)])
-            self._weights[name] = written[id(checkpoint)]
         self._workers: dict[str, Worker] = {}
         try:
             for framework, command in commands.items():
                 worker = Worker(command, folder / f"{framework}.log", threads, time_limit)
                 self._workers[framework] = worker
                 worker.send("start", {"framework": framework, **settings})
+            self._write(weights)  # while the workers start
         except BaseException:
             self.close()
             raise
@@ -145,6 +140,14 @@ class WorkerPool:
         """See ``Pool.close``."""
         for worker in self._workers.values():
             worker.close()
+
+    def _write(self, weights: Mapping[Weights, Checkpoint]) -> None:
+        written: dict[int, Path] = {}
+        for name, checkpoint in weights.items():
+            if id(checkpoint) not in written:
+                written[id(checkpoint)] = self._folder / f"{name}.npz"
+                checkpoints.save(checkpoint, written[id(checkpoint)])
+            self._weights[name] = written[id(checkpoint)]
 
     def _read(self, framework: str) -> Results | WorkerError:
         try:

@@ -1,7 +1,7 @@
 """The truth: what the NumPy reference computes in float64, and the rounding noise around it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 
 from . import probes
-from .budgets import CONFIRMING_RUNS, NOISE_RUNS, UNCONFIRMED_RUNS, UNIT_ROUNDOFF
+from .budgets import NOISE_RUNS, UNCONFIRMED_RUNS, UNIT_ROUNDOFF
 from .checks import Check
 from .output_names import name_outputs
 
@@ -25,22 +25,24 @@ Values = Mapping[str, Array]
 class Truth:
     """What a correct implementation returns: float64 values by name, and the noise of every entry of each.
 
-    ``rounded`` gives the values of a noise run: by its number, and by how far each value moves.
+    ``rounded`` gives the values of a noise run: by its number, and by how far each value moves. ``runs``: from how many
+    of them the noise is known.
     """
 
     values: Values
     noise: Values
     rounded: Callable[[int, Values], Values]
+    runs: int = NOISE_RUNS
 
-    def confirmed(self, moves: Values) -> "Truth":
-        """Return the same truth with noise from more runs, to confirm a divergence.
+    def confirmed(self, runs: int, moves: Values) -> "Truth":
+        """Return the same truth with noise from ``runs`` runs, to confirm a divergence.
 
         In every other run each value moves by up to its entry in ``moves``.
         """
         noise = {name: array.copy() for name, array in self.noise.items()}
-        runs = (self.rounded(seed, moves if seed % 2 else {}) for seed in range(NOISE_RUNS, CONFIRMING_RUNS))
-        _add_noise(noise, self.values, runs)
-        return Truth(self.values, noise, self.rounded)
+        further = (self.rounded(seed, moves if seed % 2 else {}) for seed in range(self.runs, runs))
+        _add_noise(noise, self.values, further)
+        return replace(self, noise=noise, runs=runs)
 
 
 class Reference:
@@ -140,7 +142,7 @@ def distance(value: Array, truth: Array, selected: Bools | None = None) -> float
 def _with_noise(values: Values, rounded: Callable[[int, Values], Values], runs: int) -> Truth:
     noise = {name: np.zeros(value.shape) for name, value in values.items()}
     _add_noise(noise, values, (rounded(seed, {}) for seed in range(runs)))
-    return Truth(values, noise, rounded)
+    return Truth(values, noise, rounded, runs)
 
 
 def _add_noise(noise: Values, values: Values, runs: Iterable[Values]) -> None:

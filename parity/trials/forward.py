@@ -1,10 +1,11 @@
 """Forward passes: every named value, and what the public methods return."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from triglot.parity.budgets import CONFIRMING_RUNS
 from triglot.parity.checks import END_TO_END, LOCAL, Check
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, failure, judge_check, judge_steps, own_inputs
@@ -69,9 +70,8 @@ class ForwardTrial:
 
         rows = judge(truth)
         if check.values is not None:
-            if _exceeding(rows) - wrong_steps:
-                rows = judge(truth.confirmed({}))
-                wrong_steps |= _exceeding(rows)
+            _, rows = _confirmed(truth, {}, judge, rows, wrong_steps)
+            wrong_steps |= _exceeding(rows)
             yield from rows
             return
         moves: Results = {}
@@ -82,20 +82,26 @@ class ForwardTrial:
                 local = reference.truth_of_steps(check.batch, given, noise)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
-            steps = judge_alone(local)
-            if _exceeding(steps) - wrong_steps:
-                local = local.confirmed({})
-                steps = judge_alone(local)
-                wrong_steps |= _exceeding(steps)
+            local, steps = _confirmed(local, {}, judge_alone, judge_alone(local), wrong_steps)
+            wrong_steps |= _exceeding(steps)
             moves = local.noise
             yield from steps
-        unexplained = _exceeding(rows) - wrong_results
-        if wrong_steps:  # they explain every error but that of the first value, which has nothing to inherit
-            unexplained &= {next(iter(named_values(config)))}
-        if unexplained:
-            rows = judge(truth.confirmed(moves))
-            wrong_results |= _exceeding(rows)
+        # Wrong steps explain every error but that of the first value, which has nothing to inherit.
+        inherited = [*named_values(config)][1:] if wrong_steps else []
+        _, rows = _confirmed(truth, moves, judge, rows, wrong_results.union(inherited))
+        wrong_results |= _exceeding(rows)
         yield from rows
+
+
+def _confirmed(
+    truth: Truth, moves: Results, judge: Callable[[Truth], list[Row]], rows: list[Row], explained: set[str]
+) -> tuple[Truth, list[Row]]:
+    """Judge again with noise from more runs, as long as the ``rows`` hold more divergences than are ``explained``."""
+    for runs in CONFIRMING_RUNS:
+        if _exceeding(rows) - explained:
+            truth = truth.confirmed(runs, moves)
+            rows = judge(truth)
+    return truth, rows
 
 
 def _ratios(whole: Results, alone: Results) -> dict[str, float]:

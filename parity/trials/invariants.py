@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import KEPT_SHARE, UNCONFIRMED_RUNS
+from triglot.parity.budgets import CONFIRMING_RUNS, KEPT_SHARE, UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged, judge_value, methods_of
@@ -147,8 +147,9 @@ class InvariantTrial:
             ]
 
         judgements = judge(self._base.truth)
-        if any(judgement.verdict == "diverged" for judgement in judgements):
-            judgements = judge(self._base.truth.confirmed({}))
+        for runs in CONFIRMING_RUNS:
+            if any(judgement.verdict == "diverged" for judgement in judgements):
+                judgements = judge(self._base.truth.confirmed(runs, {}))
         return judgements
 
     def _note(self, names: Sequence[str], kept: Sequence[str]) -> None:

@@ -468,7 +468,7 @@ def test_equal_terms_round_differently_in_the_noise():
 
 def test_more_runs_never_lower_the_noise(check, make_checkpoint):
     truth = Reference(make_checkpoint(CONFIG)).truth_of_values(check.batch, {})
-    confirmed = truth.confirmed({})
+    confirmed = truth.confirmed(8, {})
     assert all((confirmed.noise[name] >= truth.noise[name]).all() for name in truth.noise)
     assert any((confirmed.noise[name] > truth.noise[name]).any() for name in truth.noise)
 
