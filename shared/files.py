@@ -1,8 +1,10 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and files that are mapped into memory instead of read."""
 
 import contextlib
+import mmap
 import os
 import secrets
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +12,30 @@ from typing import BinaryIO
 from .errors import OutputError
 
 _LONGEST_NAME = 255  # on every usual file system
+
+# Linux counts a private mapping as memory that may be needed, and refuses one that is larger than the machine's
+# memory, so a large file could not be opened. With MAP_NORESERVE only the pages that are written to count.
+_MAP_NORESERVE = 0x4000
+_PRIVATE: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | _MAP_NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+    if sys.platform == "linux"
+    else {"access": mmap.ACCESS_COPY}
+)
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """Map a file. Writing into the mapping changes neither the file nor other mappings.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is empty, or a pipe.
+    """
+    if path.is_fifo():
+        raise ValueError("it is a pipe, which cannot be mapped")  # opening it could block for ever
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ValueError("it is empty")
+        return mmap.mmap(file.fileno(), 0, **_PRIVATE)
 
 
 @contextlib.contextmanager

@@ -20,11 +20,16 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class Source:
-    """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one."""
+    """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one.
+
+    ``dialect`` of its file, and the ``sign`` by which it was recognised; both empty for a recipe.
+    """
 
     name: str
     checkpoint: Checkpoint
     tokenizer: Path | None
+    dialect: str = ""
+    sign: str = ""
 
     def batches(self, count: int, batch_size: int, seed: int) -> tuple[Sequence[Batch], str]:
         """Return inputs and their description: real text for a model with a tokenizer, random tokens otherwise."""
@@ -68,7 +73,8 @@ def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, di
     try:
         if not model:  # Path("") is the current folder
             raise ModelNotFoundError("MODEL is empty")
-        return Source(model, porting.read(path, dialect, config), _tokenizer(path))
+        found = porting.recognise(path, dialect)
+        return Source(model, found.read(config), _tokenizer(path), found.dialect.name, found.sign)
     except ModelNotFoundError as error:
         if path.suffix:
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error

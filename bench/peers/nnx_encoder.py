@@ -18,7 +18,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.porting.dialects.dialect import attention
+from triglot.shared.porting.dialects.table import attention
 from triglot.shared.training.plan import BETAS, EPSILON
 
 from .tables import encoder_table
@@ -36,6 +36,7 @@ _TABLE = encoder_table(
     },
     transposed=False,
     weight=".kernel",
+    table=".kernel",
     norm_scale=".scale",
 )
 

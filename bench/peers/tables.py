@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from triglot.shared.porting.dialects.dialect import Table
+from triglot.shared.porting.dialects.table import Table
 
 _OUTSIDE_LAYERS = {
     "embeddings.token": "token",

@@ -14,17 +14,16 @@ from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.porting.dialects.dialect import attention
+from triglot.shared.porting.dialects.table import attention
 from triglot.shared.training.plan import BETAS, EPSILON
 
 from .tables import encoder_table
 
-_PARTS = ("query", "key", "value")  # PyTorch packs them into one weight and one bias
 _TABLE = encoder_table(
     "torch.nn",
     "encoder.layers",
     {
-        **attention("attention", "self_attn.", (*_PARTS, "out_proj")),
+        **attention("attention", "self_attn.", ("in_proj_{leaf}", "in_proj_{leaf}", "in_proj_{leaf}", "out_proj")),
         "post_attention.norm": "norm1",
         "feed_forward.inner": "linear1",
         "feed_forward.output": "linear2",
@@ -146,7 +145,7 @@ class Encoder(nn.Module):
         )
         self.encoder = nn.TransformerEncoder(layer, config.layers)
         self.pooler = nn.Linear(size, size) if "pooler" in config.heads_on_top else None
-        arrays = _packed(_TABLE.from_canonical(checkpoint))
+        arrays = _TABLE.from_canonical(checkpoint)
         self.load_state_dict({name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()})
 
     def forward(self, ids: Tensor, segments: Tensor | None, padding: Tensor) -> dict[str, Tensor]:
@@ -174,26 +173,6 @@ def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch])
     ]
 
     def to_canonical(state: Mapping[str, Array]) -> dict[str, Array]:
-        return _TABLE.to_canonical(config, _unpacked(state))
+        return _TABLE.to_canonical(config, state)
 
     return TorchArm(model, lambda tensors: model(*tensors), inputs, case, batches, to_canonical)
-
-
-def _packed(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ``state`` with query, key and value in one weight and one bias, as PyTorch has them."""
-    packed = dict(state)
-    for name in state:
-        if ".query." in name:
-            parts = [packed.pop(name.replace(".query.", f".{part}.")) for part in _PARTS]
-            packed[name.replace(".query.", ".in_proj_")] = np.concatenate(parts)
-    return packed
-
-
-def _unpacked(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ``state`` with query, key and value apart, as the table has them."""
-    unpacked = dict(state)
-    for name in state:
-        if ".in_proj_" in name:
-            for part, array in zip(_PARTS, np.split(unpacked.pop(name), len(_PARTS)), strict=True):
-                unpacked[name.replace(".in_proj_", f".{part}.")] = array
-    return unpacked

@@ -8,9 +8,7 @@ page faults. The same arrays give the same bytes.
 import contextlib
 import json
 import mmap
-import os
 import struct
-import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import BinaryIO, Self, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from triglot.shared import pickles
+from triglot.shared import files, pickles
 from triglot.shared.arrays import BFLOAT16, Array, storable
 from triglot.shared.errors import CheckpointError, OutputError
 
@@ -33,15 +31,6 @@ _ZIP64_EXTRA = 20  # bytes that zipfile adds to the extra field of a member writ
 _CHUNK = 1 << 24
 _BFLOAT16_MEMBER = "bfloat16.json"
 _LONGEST_LIST = 1 << 20  # of that member, in bytes: JSON takes many times its size in memory
-
-# Linux counts a private mapping as memory that may be needed, and refuses one that is larger than the machine's
-# memory, so a large checkpoint could not be opened. With MAP_NORESERVE only the pages that are written to count.
-_MAP_NORESERVE = 0x4000
-_PRIVATE: dict[str, int] = (
-    {"flags": mmap.MAP_PRIVATE | _MAP_NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
-    if sys.platform == "linux"
-    else {"access": mmap.ACCESS_COPY}
-)
 
 
 def unreadable(path: Path, problem: str, remedy: str = RESTORE) -> CheckpointError:
@@ -164,12 +153,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            if path.is_fifo():
-                raise ValueError("it is a pipe, which cannot be mapped")  # opening it could block for ever
-            with path.open("rb") as file:
-                if not os.fstat(file.fileno()).st_size:
-                    raise ValueError("it is empty")
-                self._map = mmap.mmap(file.fileno(), 0, **_PRIVATE)
+            self._map = files.mapped(path)
             # The headers are far apart: with reading ahead at each, most of the file would be read.
             self._advise("MADV_RANDOM")
             if pickles.is_pickle(self._map[: pickles.START]):

@@ -4,6 +4,6 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 (``containers/``).
 """
 
-from .port import find_dialect, read, write
+from .port import find_dialect, read, recognise, write
 
-__all__ = ["find_dialect", "read", "write"]
+__all__ = ["find_dialect", "read", "recognise", "write"]

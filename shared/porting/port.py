@@ -1,18 +1,17 @@
 """Read and write weights: find the dialect of a source, and pass the work to it."""
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import ModelNotFoundError, PortingError
+from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import ConfigOverride
-from triglot.shared.pickles import WHY
 
-from .dialects import DIALECTS, huggingface, neutral
+from .dialects import DIALECTS, neutral
 from .dialects.dialect import Dialect
+from .source import Source
 
-# The pickled weights of transformers and PaddleNLP in a model folder.
-_PICKLED = ("pytorch_model.bin", "model_state.pdparams")
+_SHOWN_NAMES = 3  # in a message
 
 
 def find_dialect(name: str) -> Dialect:
@@ -29,7 +28,7 @@ def find_dialect(name: str) -> Dialect:
 def read(source: str | Path | Checkpoint, dialect: str | None = None, config: ConfigOverride = None) -> Checkpoint:
     """Read ``source``, a path or a checkpoint, as a neutral checkpoint.
 
-    ``dialect`` None means that the path decides between "neutral" and "huggingface"; the others have to be named.
+    ``dialect`` None means that the names of the tensors decide.
     ``config`` says what the weights do not, or corrects it: a recipe, a whole configuration or single fields.
 
     Raises:
@@ -42,7 +41,7 @@ def read(source: str | Path | Checkpoint, dialect: str | None = None, config: Co
         if dialect is not None and find_dialect(dialect).name != neutral.DIALECT.name:
             raise PortingError(f"source_dialect is {dialect!r}, but a checkpoint is always neutral; omit it")
         return neutral.reconfigured(source, config)
-    return _dialect_of(Path(source), dialect).read(Path(source), config)
+    return recognise(source, dialect).read(config)
 
 
 def write(checkpoint: Checkpoint, target: str | Path, dialect: str = neutral.DIALECT.name) -> None:
@@ -55,32 +54,48 @@ def write(checkpoint: Checkpoint, target: str | Path, dialect: str = neutral.DIA
     find_dialect(dialect).write(checkpoint, Path(target))
 
 
-def _dialect_of(source: Path, name: str | None) -> Dialect:
-    try:
-        source.stat()
-        if source.is_dir():
-            os.listdir(source)  # an existing folder may still be unreadable
-    except PermissionError as error:
-        raise PortingError(f"cannot read {source}: {error.strerror}; change its permissions") from error
-    except (OSError, ValueError) as error:  # ValueError: names that no file can have
-        raise ModelNotFoundError(
-            f"{source} does not exist; give a checkpoint file, a model folder or a recipe"
-        ) from error
-    if name is not None:
-        dialect = find_dialect(name)
-        if not dialect.recognises(source):
-            raise PortingError(f"{source} is not in the dialect {name}; expected {dialect.expected}")
-        return dialect
-    candidates = [dialect for dialect in DIALECTS.values() if not dialect.must_be_named]
-    for dialect in candidates:
-        if dialect.recognises(source):
-            return dialect
-    for pickled in _PICKLED:
-        if (source / pickled).is_file():
-            raise PortingError(f"cannot read {source / pickled}: it is a pickle; {WHY}")
-    if (source / huggingface.SHARDS_FILE).is_file():
+@dataclass(frozen=True)
+class Recognised:
+    """A source whose dialect is known, and what shows it: the name of a tensor or of a file; empty if the user said."""
+
+    source: Source
+    dialect: Dialect
+    sign: str
+
+    def read(self, config: ConfigOverride) -> Checkpoint:
+        """Read the source as a neutral checkpoint; see ``read``."""
+        return self.dialect.read(self.source, config)
+
+
+def recognise(path: str | Path, dialect: str | None) -> Recognised:
+    """Return the source at ``path`` with its dialect: the one that the user names, or the one that its names show.
+
+    Raises:
+        ModelNotFoundError: ``path`` does not exist.
+        PortingError: the dialect is unknown, no dialect or several ones fit, or a file is unreadable.
+    """
+    source = Source(Path(path))
+    if dialect is not None:
+        named = find_dialect(dialect)
+        if source.path.is_dir() and not named.reads_folders:
+            raise PortingError(f"{source.path} is a folder; expected {named.expected}")
+        return Recognised(source, named, "")
+    signs = {name: sign for name, dialect in DIALECTS.items() if (sign := dialect.sign(source))}
+    if len(signs) > 1:
         raise PortingError(
-            f"{source} holds sharded weights; expected a single {huggingface.WEIGHTS_FILE}; save the model as one file"
+            f"{source.path} may be in the dialect {' or '.join(signs)}, because it has {next(iter(signs.values()))}; "
+            "name the right one (source_dialect=, or --source-dialect on the command line)"
         )
-    expected = ", or ".join(dialect.expected for dialect in candidates)
-    raise PortingError(f"{source} holds no weights that Triglot recognises; expected {expected}")
+    for name, sign in signs.items():
+        return Recognised(source, DIALECTS[name], sign)
+    raise PortingError(
+        f"{source.path} is in no dialect that Triglot knows: its tensors are {_some(list(source.tensors))}; expected "
+        f"the names of {', '.join(DIALECTS)}"
+    )
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names, for a message."""
+    others = len(names) - _SHOWN_NAMES
+    shown = ", ".join(f"{name:.80}" for name in names[:_SHOWN_NAMES])
+    return f"{shown} and {others} more" if others > 0 else shown or "none"

@@ -145,8 +145,11 @@ def test_port_round_trip_through_bare_weights(checkpoint_file, tmp_path):
     folder, back = tmp_path / "folder", tmp_path / "back.npz"
     result = run("port", checkpoint_file, folder, "--target-dialect", "huggingface")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.replace("\n", " ").split() == f"{folder}: 39 tensors, digest {digest}".split()
+    shown = f"read as neutral, because it has manifest.json {folder}: 39 tensors, digest {digest}"
+    assert result.stdout.replace("\n", " ").split() == shown.split()
     weights = folder / "model.safetensors"
+    result = run("port", weights, back, "--config", "bert-base-tiny")
+    assert result.stdout.startswith("read as huggingface, because it has embeddings.word_embeddings.weight\n")
     result = run("port", weights, back, "--source-dialect", "huggingface", "--config", "bert-base-tiny", "--quiet")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert triglot.load(back, "full").digest == digest

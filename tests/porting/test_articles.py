@@ -179,7 +179,6 @@ def test_only_linear_weights_are_transposed(name, tmp_path):
         expected = tensors[native].detach().numpy()
         tensor = ported.tensors[canonical]
         np.testing.assert_array_equal(tensor, expected.T if transposed else expected, err_msg=canonical)
-        assert tensor.flags.c_contiguous
         assert tensor.flags.writeable
     assert "linear_weight" in roles.values()
 
@@ -414,20 +413,26 @@ def test_anything_but_exactly_the_state_dict_is_refused(change, problem, tmp_pat
     tensors, path = make_state_dict("annotated"), tmp_path / "run.pt"
     change(tensors)
     save(tensors, path)
-    advice = "; expected the state dict of article 003 .* recipe annotated; pass the sizes of this model .*--config"
+    advice = "; expected the state dict of article 003, and the recipe annotated .*; pass what differs .*--config"
     with pytest.raises(PortingError, match=f"^{re.escape(f'cannot port {path}: {problem}')}{advice}"):
         read(path, "annotated")
 
 
-def test_sizes_other_than_those_of_the_recipe_are_required(tmp_path):
+@pytest.mark.parametrize("article", list(MODULES))
+def test_sizes_come_from_the_tensors_and_heads_from_the_user(article, tmp_path):
+    path = tmp_path / "run.pt"
+    save(make_state_dict(article), path)
+    with pytest.raises(PortingError, match=r"^cannot port .*: the tensors do not show heads; add --set heads=NUMBER"):
+        port(path)
+    found, expected = port(path, config={"heads": 3}).config, config_of(article)
+    shown = {"layers", "decoder_layers", "hidden_size", "key_size", "value_size", "feed_forward_size"}
+    shown |= {"source_vocabulary", "target_vocabulary"}
+    assert {name: getattr(found, name) for name in shown} == {name: getattr(expected, name) for name in shown}
+
+
+def test_a_size_that_contradicts_the_tensors_is_refused(tmp_path):
     path = tmp_path / "run.pt"
     save(make_state_dict("annotated"), path)
-    with pytest.raises(
-        PortingError, match=r"^cannot port .*: missing encoder\.layers\.2\..* more missing; .*pass the sizes"
-    ) as e:
-        port(path, source_dialect="article-annotated")
-    assert "\n" not in str(e.value)
-    assert len(str(e.value)) < 2000
     problem = f"{path}: encoder.layers.0.self_attention_block.w_q.weight has shape (24, 24), expected (40, 24)"
     with pytest.raises(PortingError, match=re.escape(problem)):
         read(path, "annotated", replace(config_of("annotated"), heads=5))
@@ -451,18 +456,17 @@ def test_a_configuration_of_another_model_is_refused(tmp_path):
         read(path, "annotated", {"depth": 3})
 
 
-@pytest.mark.parametrize("kind", ["folder", "model.bin"])
-def test_folders_and_other_suffixes_are_refused(kind, tmp_path):
-    path = tmp_path if kind == "folder" else tmp_path / kind
-    if path != tmp_path:
-        path.write_bytes(b"anything")
-    expected = r"expected the state dict of the article's own code, a file \.pt, \.pth, \.npz or \.safetensors"
-    with pytest.raises(PortingError, match=f"is not in the dialect article-annotated; {expected}"):
-        read(path, "annotated")
+def test_folders_and_other_files_are_refused(tmp_path):
+    expected = r"the state dict of the article's own code, a file \.pt, \.pth, \.bin, \.safetensors"
+    with pytest.raises(PortingError, match=f"is a folder; expected {expected}"):
+        read(tmp_path, "annotated")
+    (tmp_path / "model").write_bytes(b"anything")
+    with pytest.raises(PortingError, match=r"cannot read .*model: its content is in no format that Triglot knows"):
+        read(tmp_path / "model", "annotated")
 
 
 def test_an_impossible_target_is_refused(make_checkpoint, tmp_path):
-    with pytest.raises(PortingError, match=r"out: its suffix is '', expected \.pt, \.pth, \.npz or \.safetensors"):
+    with pytest.raises(PortingError, match=r"out: its suffix is '', expected \.pt, \.pth, \.bin, \.safetensors"):
         port(make_checkpoint("annotated-tiny"), tmp_path / "out", target_dialect="article-annotated")
     with pytest.raises(OutputError, match=r"missing/out\.pt: the folder .* does not exist"):
         port(make_checkpoint("annotated-tiny"), tmp_path / "missing" / "out.pt", target_dialect="article-annotated")
@@ -572,6 +576,4 @@ def test_the_parity_command_reads_a_state_dict(command, workplace):
     torch.save(make_state_dict("annotated"), "run.pt")
     arguments = ("parity", "run.pt", "--config", "annotated-tiny", "--framework", "torch", "--quiet")
     assert command(*arguments, "--source-dialect", "article-annotated") == (0, "", "")
-    status, _, error = command(*arguments)
-    assert status == 2
-    assert "it is a pickle" in error
+    assert command(*arguments) == (0, "", "")

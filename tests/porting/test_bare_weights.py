@@ -109,10 +109,12 @@ def test_any_other_missing_tensor_is_refused(overrides, make_bare):
 def test_a_file_of_another_model_is_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     save_file({"wte.weight": np.zeros((3, 4), np.float32)}, path)
-    with pytest.raises(PortingError, match=r"embeddings\.word_embeddings\.weight is missing; expected the weights of"):
+    with pytest.raises(PortingError, match=r"in no dialect that Triglot knows: its tensors are wte\.weight; "):
         port(path, config=NEEDED)
+    with pytest.raises(PortingError, match=r"embeddings\.word_embeddings\.weight is missing; expected the weights of"):
+        port(path, source_dialect="huggingface", config=NEEDED)
     with pytest.raises(PortingError, match="1 tensors cannot be 2 layers; pass the configuration of this model"):
-        port(path, config="bert-base-tiny")
+        port(path, source_dialect="huggingface", config="bert-base-tiny")
 
 
 def test_a_layer_number_far_beyond_the_others_is_refused(make_bare):

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from triglot import impls, port
 from triglot.shared import checkpoint
-from triglot.shared.errors import CheckpointError, ModelNotFoundError, OutputError, PortingError
+from triglot.shared.errors import ModelNotFoundError, OutputError, PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.dialects import huggingface, huggingface_config
@@ -127,7 +127,6 @@ def test_tensors_are_ported_bit_for_bit(kind, make_model):
         is_matrix = isinstance(model.get_submodule(module), torch.nn.Linear) and leaf == "weight"
         expected = state_dict[native].T if is_matrix else state_dict[native]
         assert tensor.dtype == expected.dtype == np.float32
-        assert tensor.flags.c_contiguous
         np.testing.assert_array_equal(tensor, expected, err_msg=name)
     assert ported.source_names == {name: native_name(name) for name in ported.tensors}
 
@@ -228,7 +227,7 @@ def test_the_prefix_of_task_models_is_accepted(kind, make_model):
 
 def test_the_prefix_of_another_model_is_refused(folder):
     change_tensors(folder, lambda tensors: {f"roberta.{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(PortingError, match=r"missing embeddings\.word_embeddings\.weight; .*unexpected roberta\."):
+    with pytest.raises(PortingError, match=r"is in no dialect that Triglot knows: its tensors are roberta\."):
         port(folder)
 
 
@@ -358,7 +357,7 @@ def test_a_message_names_six_tensors_of_each_kind(folder):
     names = sorted(f"other.{native_name(name)}" for name in schema.parameters(replace(recipe("bert-base"), layers=2)))
     assert len(names) == 39
     with pytest.raises(PortingError, match=r"^cannot port .*: missing .*; unexpected .*") as error:
-        port(folder)
+        port(folder, source_dialect="huggingface")
     problems = str(error.value).removeprefix(f"cannot port {folder}: ").split("; expected exactly")[0].split("; ")
     assert [problem.split()[0] for problem in problems] == ["missing"] * 6 + ["31"] + ["unexpected"] * 6 + ["33"]
     assert problems[:2] == [
@@ -412,11 +411,16 @@ def test_damaged_weights_are_refused(damage, folder):
         port(folder)
 
 
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_folder_without_both_files_is_refused(missing, folder):
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [
+        ("config.json", r".*config\.json is missing; save the model with its configuration, or give the file"),
+        ("model.safetensors", r".* holds no weights that Triglot recognises; expected model\.safetensors or pytorch_"),
+    ],
+)
+def test_a_folder_without_both_files_is_refused(missing, problem, folder):
     (folder / missing).unlink()
-    expected = r"expected a folder with config\.json and model\.safetensors, or a bare \.safetensors.*\(\.npz\)"
-    with pytest.raises(PortingError, match=f"^{re.escape(str(folder))} holds no weights .*{expected}"):
+    with pytest.raises(PortingError, match=problem):
         port(folder)
 
 
@@ -427,7 +431,9 @@ def test_a_path_to_nothing_is_refused(tmp_path):
 
 
 def test_another_file_is_refused(folder):
-    with pytest.raises(CheckpointError, match=r"^cannot read .*: it is not a zip archive"):
+    with pytest.raises(
+        PortingError, match=r"^cannot read .*: its content is in no format that Triglot knows; expected"
+    ):
         port(folder / "config.json")
 
 

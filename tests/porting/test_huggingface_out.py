@@ -360,12 +360,9 @@ def test_a_source_in_another_dialect_is_refused(make_checkpoint, tmp_path):
     checkpoint = make_checkpoint(BERT)
     port(checkpoint, tmp_path / "model.npz", target_dialect="neutral")
     port_out(checkpoint, tmp_path / "model")
-    folder = "a folder with config.json and model.safetensors, or a bare .safetensors file"
-    for name, right, wrong, expected in (
-        ("model", "huggingface", "neutral", "a neutral checkpoint (.npz)"),
-        ("model.npz", "neutral", "huggingface", folder),
-    ):
-        problem = f"{tmp_path / name} is not in the dialect {wrong}; expected {expected}"
-        with pytest.raises(PortingError, match=f"^{re.escape(problem)}$"):
-            port(tmp_path / name, source_dialect=wrong)
+    with pytest.raises(PortingError, match=r"is a folder; expected a neutral checkpoint \(\.npz\)$"):
+        port(tmp_path / "model", source_dialect="neutral")
+    with pytest.raises(PortingError, match=r"manifest\.json is not an array"):
+        port(tmp_path / "model.npz", source_dialect="huggingface")
+    for name, right in (("model", "huggingface"), ("model.npz", "neutral")):
         assert port(tmp_path / name, source_dialect=right).digest == checkpoint.digest

@@ -116,7 +116,7 @@ def test_big_endian_numbers_are_swapped(path):
         "byte": torch.arange(3).byte(),
     }
     torch.save(tensors, path)
-    plain = torch_file.read(path)
+    plain = {name: array.copy() for name, array in torch_file.read(path).items()}
 
     def swap(name, content):
         if name.endswith("/byteorder"):
@@ -137,9 +137,9 @@ def test_big_endian_numbers_are_swapped(path):
 
 def test_a_file_without_byteorder_is_little_endian(path):
     torch.save({"a": numbers(3)}, path)
-    plain = torch_file.read(path)
+    plain = torch_file.read(path)["a"].copy()
     rewrite(path, lambda name, content: None if name.endswith("/byteorder") else content)
-    np.testing.assert_array_equal(torch_file.read(path)["a"], plain["a"])
+    np.testing.assert_array_equal(torch_file.read(path)["a"], plain)
 
 
 def write(tensors, path):
@@ -519,7 +519,7 @@ def test_an_expanded_tensor_uses_no_memory(path):
     archive_of(path, state_dict(tensor(shape=(2**36,), strides=(0,))), FOUR)
     assert torch_file.read(path)["a"].shape == (2**36,)
     with pytest.raises(PortingError, match=r"missing .*; unexpected a; "):
-        port(path, source_dialect="article-multihead")
+        port(path, source_dialect="article-multihead", config={"heads": 8})
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ SetOption = Annotated[
 ]
 DialectOption = Annotated[
     Dialect | None,
-    typer.Option(help="Dialect of MODEL. Default: recognise neutral or huggingface.", show_default=False),
+    typer.Option(help="Dialect of MODEL. Default: the names of its tensors decide.", show_default=False),
 ]
 JsonOption = Annotated[
     Path | None,

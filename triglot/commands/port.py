@@ -39,9 +39,12 @@ def port(
 
     porting.find_dialect(target_dialect).check_target(target)
     check_not_input(target, source)
-    checkpoint = models.resolve(source, config=configuration(config, fields), dialect=source_dialect).checkpoint
+    resolved = models.resolve(source, config=configuration(config, fields), dialect=source_dialect)
+    checkpoint = resolved.checkpoint
     porting.write(checkpoint, target, target_dialect)
     if not quiet:
+        if resolved.sign:
+            show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
         for name, reason in checkpoint.left_out.items():
             show(tables.print_line, f"left out {name}: {reason}")
         show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")

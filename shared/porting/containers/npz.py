@@ -17,7 +17,7 @@ _REMEDY = "save the state dict with numpy.savez"
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Return the arrays by name, in C or Fortran order, read-only.
+    """Return the arrays by name, in C or Fortran order.
 
     Raises:
         PortingError: the file is damaged, or a member is anything but an array of numbers.
@@ -41,8 +41,8 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
     np.savez(file, allow_pickle=False, **tensors)
 
 
-def _array(path: Path, name: str, content: bytes) -> Array:
-    start = content[: npy.LONGEST_HEADER]
+def _array(path: Path, name: str, content: memoryview) -> Array:
+    start = bytes(content[: npy.LONGEST_HEADER])
     if pickles.is_pickle(start) or npy.is_pickled(start):
         raise PortingError(f"cannot read {path}: {name} is a pickle; {pickles.WHY}")
     try:
@@ -50,6 +50,7 @@ def _array(path: Path, name: str, content: bytes) -> Array:
         if header.size != len(content):
             raise ValueError("does not have the size that its header states")
         numbers = np.frombuffer(content, header.dtype, offset=header.end)
-        return numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
+        shaped = numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
+        return np.require(shaped, requirements="A")  # numpy.savez does not align its members
     except ValueError as error:
         raise PortingError(f"cannot read {path}: {name} {error}; {_REMEDY}") from error

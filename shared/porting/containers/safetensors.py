@@ -1,47 +1,80 @@
 """Tensors in ``.safetensors`` files."""
 
+import json
+import math
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from triglot.shared import pickles
-from triglot.shared.arrays import Array
+from triglot.shared import files, pickles
+from triglot.shared.arrays import BFLOAT16, Array
 from triglot.shared.errors import PortingError
 
-_DTYPES = (*("F64", "F32", "F16", "BF16"), *("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"))
+_DTYPES: dict[str, np.dtype[Any]] = {
+    **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (8, 4, 2)},
+    "BF16": BFLOAT16,
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (8, 4, 2, 1)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (8, 4, 2, 1)},
+    "BOOL": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_METADATA = "__metadata__"
+_ALIGNMENT = 8
+_CHUNK = 1 << 24
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Return the tensors by name.
+    """Return the tensors by name, as views of the mapped file.
 
     Raises:
         PortingError: the file is damaged or a pickle, or a tensor has a dtype that NumPy and ``ml_dtypes`` lack.
     """
-    tensors: dict[str, Array] = {}
     try:
         with path.open("rb") as file:
             if pickles.is_pickle(file.read(pickles.START)):
                 raise PortingError(f"cannot read {path}: it is a pickle; {pickles.WHY}")
+        # The library compares all names, sizes and offsets. But its arrays would be copies.
         with cast("Any", safe_open(path, framework="numpy")) as file:
-            for name in file.keys():  # noqa: SIM118 (``file`` is not a mapping)
-                dtype = file.get_slice(name).get_dtype()
-                if dtype not in _DTYPES:
-                    raise PortingError(
-                        f"cannot read {path}: {name} is {dtype}; expected one of {', '.join(_DTYPES)}; save the model "
-                        "as float32"
-                    )
-                tensors[name] = file.get_tensor(name)
+            names = list(file.keys())
+        content = memoryview(files.mapped(path))
     except (OSError, SafetensorError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    return tensors
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(bytes(content[8 : 8 + length]))
+    return {name: _view(path, name, header[name], content[8 + length :]) for name in names}
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
-    """Write the tensors, for PyTorch to load."""
-    # safetensors 0.8.0 writes the memory of a transposed array as if it were in C order.
-    ordered = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
-    file.write(save(ordered, metadata={"format": "pt"}))
+    """Write the tensors, for PyTorch to load, with one in memory at a time."""
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
+    facts = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    end = 0
+    # The library's order: the largest numbers first, so that each tensor is aligned.
+    order = sorted(facts, key=lambda name: (-facts[name][0].itemsize, name))
+    for name in order:
+        dtype, shape = facts[name]
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for name in order:
+        tensor = tensors[name]
+        data = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C").reshape(-1).view(np.uint8)
+        for first in range(0, data.size, _CHUNK):
+            file.write(data[first : first + _CHUNK].data)
+
+
+def _view(path: Path, name: str, entry: Mapping[str, Any], data: memoryview) -> Array:
+    if entry["dtype"] not in _DTYPES:
+        raise PortingError(
+            f"cannot read {path}: {name} is {entry['dtype']}; expected one of {', '.join(_DTYPES)}; save the model as "
+            "float32"
+        )
+    start, end = entry["data_offsets"]
+    array = np.frombuffer(data[start:end], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return np.require(array, requirements="A")  # headers need not end at a multiple of the size of a number

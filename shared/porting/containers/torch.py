@@ -17,7 +17,8 @@ from triglot.shared.errors import PortingError
 
 from . import torch_pickle
 from . import zip as zip_file
-from .torch_pickle import SAVE_ALONE, Layout, RefusalError, Storage
+from .pickle_machine import RefusalError
+from .torch_pickle import SAVE_ALONE, Layout, Storage
 
 _PICKLE, _BYTE_ORDER, _VERSION, _STORAGES = "/data.pkl", "/byteorder", "/version", "/data/"
 _NAME = "archive"  # the name that torch.save uses when it writes to an open file
@@ -60,14 +61,14 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
         writer.write_bytes(f"{_NAME}{_VERSION}", b"3\n")
 
 
-def _tensors(members: Mapping[str, bytes]) -> dict[str, Array]:
+def _tensors(members: Mapping[str, memoryview]) -> dict[str, Array]:
     descriptions = [name for name in members if name.endswith(_PICKLE) and name.count("/") == 1]
     if len(descriptions) != 1:
         raise RefusalError(f"it has {len(descriptions)} members NAME{_PICKLE}, expected one; save it with torch.save")
     name = descriptions[0].removesuffix(_PICKLE)
     if f"{name}/constants.pkl" in members:
         raise RefusalError(f"it is a TorchScript program; {SAVE_ALONE}")
-    order = members.get(f"{name}{_BYTE_ORDER}", b"little")
+    order = bytes(members.get(f"{name}{_BYTE_ORDER}", b"little"))
     if order not in (b"little", b"big"):
         raise RefusalError(f"its byteorder is {order[:20]!r}; expected little or big; restore the file")
     layouts = torch_pickle.read(members[descriptions[0]])
@@ -78,7 +79,7 @@ def _tensors(members: Mapping[str, bytes]) -> dict[str, Array]:
     return {name: _view(name, layout, storages[layout.storage]) for name, layout in layouts.items()}
 
 
-def _numbers(storage: Storage, members: Mapping[str, bytes], folder: str, *, big: bool) -> Array:
+def _numbers(storage: Storage, members: Mapping[str, memoryview], folder: str, *, big: bool) -> Array:
     content = members.get(f"{folder}{storage.key}")
     if content is None:
         raise RefusalError(f"its storage {storage.key[:80]!r} is missing; restore the file, or save it again")

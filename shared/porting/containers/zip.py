@@ -2,17 +2,32 @@
 
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 
+from triglot.shared import files
 from triglot.shared.checkpoint.zip_structure import MOST_MEMBERS
 from triglot.shared.errors import PortingError
 
 # The exceptions that zipfile raises for damaged archives.
 _DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, LookupError, EOFError, struct.error)
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # the signature, and the lengths of the name and of the extra field
+_BLOCK = 1 << 24
 
 
-def read(path: Path) -> dict[str, bytes]:
-    """Return every member by name, after comparing its checksum. Members must be stored, so small files stay small.
+def names(path: Path) -> list[str]:
+    """Return the names of the members, or none if the file is not a zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [info.filename for info in archive.infolist()]
+    except (OSError, *_DAMAGE):
+        return []
+
+
+def read(path: Path) -> dict[str, memoryview]:
+    """Return every member by name, as a view of the mapped file, after comparing its checksum.
+
+    Members must be stored, so that small files stay small.
 
     Raises:
         PortingError: the file is not a zip archive, is damaged, or holds compressed or repeated members.
@@ -20,8 +35,9 @@ def read(path: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
-            _check(infos, path.stat().st_size)
-            return {info.filename: archive.read(info) for info in infos}
+        _check(infos, path.stat().st_size)
+        content = memoryview(files.mapped(path))
+        return {info.filename: _member(content, info) for info in infos}
     except OSError as error:
         raise PortingError(f"cannot read {path}: {error.strerror or error}; restore the file") from error
     except _DAMAGE as error:
@@ -40,3 +56,24 @@ def _check(infos: list[zipfile.ZipInfo], size: int) -> None:
         names.add(info.filename)
     if sum(info.file_size for info in infos) > size:
         raise ValueError("its members are larger than the file")
+
+
+def _member(content: memoryview, info: zipfile.ZipInfo) -> memoryview:
+    """Return the content of a member, whose local header zipfile has not read."""
+    signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(content, info.header_offset)
+    name_start = info.header_offset + _LOCAL_HEADER.size
+    start = name_start + name_length + extra_length
+    name = bytes(content[name_start : name_start + name_length])
+    if signature != b"PK\x03\x04" or name not in (info.filename.encode(), info.filename.encode("cp437", "replace")):
+        raise ValueError(f"member {info.filename} has another header than the directory says")
+    member = content[start : start + info.file_size]
+    if len(member) != info.file_size or _checksum(member) != info.CRC:
+        raise ValueError(f"Bad CRC-32 for file {info.filename!r}")  # as zipfile says it
+    return member
+
+
+def _checksum(member: memoryview) -> int:
+    checksum = 0
+    for start in range(0, len(member), _BLOCK):
+        checksum = zlib.crc32(member[start : start + _BLOCK], checksum)
+    return checksum

@@ -11,9 +11,15 @@ from . import (
     article_translation,
     huggingface,
     neutral,
+    stock_encoder,
 )
 
-# Dialects that need not be named are tried in this order. Neutral accepts any file, so it comes after the others.
-_MODULES = (huggingface, neutral)
 _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
-DIALECTS = {module.DIALECT.name: module.DIALECT for module in (*_MODULES, *_ARTICLES)}
+_LISTED = (
+    neutral.DIALECT,
+    huggingface.DIALECT,
+    stock_encoder.TORCH.dialect,
+    stock_encoder.PADDLE.dialect,
+    *(module.DIALECT for module in _ARTICLES),
+)
+DIALECTS = {dialect.name: dialect for dialect in _LISTED}

@@ -1,165 +1,113 @@
 """What the dialects of the articles share: the bare state dict of an article's own code, in any container.
 
-A state dict does not say heads, epsilon or masking, and its sizes show only in shapes. So all fields come from the
-recipe of the article or from ``config``, and then every name and every shape must match.
+Its tensors show the sizes. All other fields come from the recipe of the article or from the user.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from triglot.shared import files
 from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import PortingError, TriglotError
+from triglot.shared.errors import PortingError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.positions import TABLES
-from triglot.shared.model.recipes import ConfigOverride, configured, recipe
-from triglot.shared.porting import containers
+from triglot.shared.model.recipes import recipe
 
-from .dialect import Dialect, Table, inexpressible
+from .dialect import Dialect
+from .state_dict import FREE_FIELDS, StateDict
+from .table import Table
 
-# The fields that the code of every article takes as an argument or leaves to its data. Head sizes follow from others.
-FREE_FIELDS = frozenset(
-    {
-        *("hidden_size", "layers", "decoder_layers", "heads", "key_size", "value_size", "feed_forward_size"),
-        *("source_vocabulary", "source_max_length", "target_vocabulary", "target_max_length"),
-        *("pad_id", "start_id", "end_id", "initializer"),
-        *("embedding_dropout", "residual_dropout", "attention_dropout", "attention_output_dropout"),
-        *("feed_forward_dropout", "feed_forward_output_dropout"),
-    }
-)
 _ROUNDING = 2.0**-24  # of a number below 1 in float32
 
 
 @dataclass(frozen=True)
-class Article:
+class Article(StateDict):
     """The state dict of one article's code.
 
-    ``number`` is the article's, ``recipe`` its configuration, ``table`` its names. ``buffers`` maps the names of
-    position tables to the configuration field that gives their length. ``scope``: a name that may precede the names
-    that begin with an underscore. ``free``: the configuration fields that the code can follow; all others must be those
-    of the recipe. ``heads_divide_hidden_size``: heads have no size of their own.
+    ``position_tables`` maps the names of position tables to the configuration field that gives their length. ``scope``:
+    a name that may precede the names that begin with an underscore.
     """
 
-    number: str
-    recipe: str
-    table: Table
-    buffers: Mapping[str, str]
+    position_tables: Mapping[str, str] = field(default_factory=dict[str, str])
     scope: str = ""
-    free: frozenset[str] = FREE_FIELDS
-    heads_divide_hidden_size: bool = True
 
-    @property
-    def dialect(self) -> Dialect:
-        """The dialect of this article. It must be named, because other models use the same names.
-
-        ERNIE has those of article 001, and ``torch.nn.MultiheadAttention`` has those of article 004.
-        """
-        return Dialect(
-            self.table.dialect,
-            f"the state dict of the article's own code, a file {containers.SUFFIXES}",
-            lambda source: source.is_file() and source.suffix in containers.BY_SUFFIX,
-            self.read,
-            self.write,
-            check_state_dict_target,
-            must_be_named=True,
-        )
-
-    def read(self, source: Path, config: ConfigOverride = None) -> Checkpoint:
-        """Read the state dict ``source`` as a checkpoint with the article's recipe, as ``config`` corrects it.
-
-        Raises:
-            PortingError: the file is damaged, or is not exactly the state dict of this configuration.
-            ConfigError: ``config`` is wrong.
-        """
-        final = configured(recipe(self.recipe).to_dict(), config)
-        state_dict = containers.BY_SUFFIX[source.suffix].read(source)
-        try:
-            names_in_file = self._without_scope(state_dict)
-            tensors = {name: state_dict[name_in_file] for name, name_in_file in names_in_file.items()}
-            lengths = self._buffer_lengths(final)
-            self.table.check(
-                final,
-                tensors,
-                names_in_file,
-                f"expected the state dict of article {self.number} at the sizes of the configuration, by default the "
-                f"recipe {self.recipe}; pass the sizes of this model (config=, or --config and --set on the command "
-                "line)",
-                optional={name: (1, length, final.hidden_size) for name, length in lengths.items()},
-            )
-            left_out = {
-                names_in_file[name]: _compare_positions(final, names_in_file[name], tensors[name])
-                for name in lengths
-                if name in tensors
-            }
-        except TriglotError as error:
-            raise PortingError(f"cannot port {source}: {error}") from error
-        source_names = {name: names_in_file[native] for name, native in self.table.names(final).items()}
-        return Checkpoint(final, self.table.to_canonical(final, tensors), source_names, left_out=left_out)
-
-    def write(self, checkpoint: Checkpoint, target: Path) -> None:
-        """Write the state dict with its buffers, so that the article's code loads it strictly.
-
-        Raises:
-            PortingError: the article's code would compute something else, the suffix of ``target`` is unknown, or its
-                container cannot hold a tensor.
-            OutputError: the target cannot be written.
-        """
-        check_state_dict_target(target)
-        config = checkpoint.config
-        self._check_expressible(config)
-        tensors = self.table.from_canonical(checkpoint)
-        for name, length in self._buffer_lengths(config).items():
-            # The float64 table rounded once, the best that float32 code could hold.
-            tensors[name] = TABLES[config.positions](length, config.hidden_size)[None].astype(np.float32)
-        with files.writing(target) as file:
-            containers.BY_SUFFIX[target.suffix].write(file, tensors)
-
-    def _without_scope(self, state_dict: Mapping[str, Array]) -> dict[str, str]:
-        """Return the names without the scope -> the names in the file."""
-        scoped = [name for name in state_dict if self.scope and name.startswith(f"{self.scope}_")]
-        bare = [name for name in state_dict if self.scope and name.startswith("_")]
+    def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
+        """See ``StateDict.plain_names``."""
+        scoped = [name for name in tensors if self.scope and name.startswith(f"{self.scope}_")]
+        bare = [name for name in tensors if self.scope and name.startswith("_")]
         if scoped and bare:
             raise PortingError(f"{scoped[0]} and {bare[0]} belong to two models; keep one of them")
-        return {name.removeprefix(self.scope) if name in scoped else name: name for name in state_dict}
+        return {name.removeprefix(self.scope) if name in scoped else name: name for name in tensors}
 
-    def _buffer_lengths(self, config: ModelConfig) -> dict[str, int]:
+    def sizes(self, tensors: Mapping[str, Array]) -> dict[str, int]:
+        """See ``StateDict.sizes``. Position tables show the longest sequences."""
+        sizes = super().sizes(tensors)
+        for name, length in self.position_tables.items():
+            if name in tensors and tensors[name].ndim == len(("batch", "position", "hidden")):
+                sizes[length] = tensors[name].shape[1]
+        if self.family["shared_embeddings"]:
+            for size in ("vocabulary", "max_length"):
+                if f"source_{size}" in sizes:
+                    sizes[f"target_{size}"] = sizes[f"source_{size}"]
+        return sizes
+
+    def unanswered(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> list[str]:
+        """See ``StateDict.unanswered``. The heads of the recipe belong to its own hidden size."""
+        return ["heads"] if "heads" not in given and sizes.get("hidden_size") != self.family["hidden_size"] else []
+
+    def buffers(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """See ``StateDict.buffers``."""
         if config.positions not in TABLES:
             return {}
-        return {name: getattr(config, field) for name, field in self.buffers.items()}
+        lengths = {name: getattr(config, field) for name, field in self.position_tables.items()}
+        return {name: (1, length, config.hidden_size) for name, length in lengths.items()}
 
-    def _check_expressible(self, config: ModelConfig) -> None:
-        base = recipe(self.recipe)
-        losses = [
-            f"{field.name} {getattr(config, field.name)!r} (only {getattr(base, field.name)!r})"
-            for field in fields(config)
-            if field.name not in self.free and getattr(config, field.name) != getattr(base, field.name)
-        ]
-        if self.heads_divide_hidden_size and not losses:
-            losses = [
-                f"{name} {getattr(config, name)} times heads {config.heads} (only hidden_size {config.hidden_size})"
-                for name in ("key_size", "value_size")
-                if getattr(config, name) * config.heads != config.hidden_size
-            ]
-        if losses:
-            raise inexpressible(self.table.dialect, losses)
+    def left_out(
+        self, config: ModelConfig, tensors: Mapping[str, Array], names_in_file: Mapping[str, str]
+    ) -> dict[str, str]:
+        """See ``StateDict.left_out``."""
+        return {
+            names_in_file[name]: _compare_positions(config, names_in_file[name], tensors[name])
+            for name in self.buffers(config)
+            if name in tensors
+        }
+
+    def to_write(self, checkpoint: Checkpoint) -> Mapping[str, Array]:
+        """See ``StateDict.to_write``. It has the buffers, so that the article's code loads it strictly."""
+        config = checkpoint.config
+        # The float64 table rounded once, the best that float32 code could hold.
+        buffers = {
+            name: TABLES[config.positions](shape[1], config.hidden_size)[None].astype(np.float32)
+            for name, shape in self.buffers(config).items()
+        }
+        return {**self.table.from_canonical(checkpoint), **buffers}
 
 
-def check_state_dict_target(target: Path) -> None:
-    """Check, before any work is done, that a state dict can be written to ``target``.
-
-    Raises:
-        PortingError: its suffix is unknown.
-        OutputError: ``files.check_writable`` refuses it.
-    """
-    if target.suffix not in containers.BY_SUFFIX:
-        raise PortingError(
-            f"cannot write {target}: its suffix is {target.suffix!r}, expected {containers.SUFFIXES}; rename it"
-        )
-    files.check_writable(target)
+def article(
+    number: str,
+    recipe_name: str,
+    table: Table,
+    position_tables: Mapping[str, str] | None = None,
+    *,
+    scope: str = "",
+    free: frozenset[str] = FREE_FIELDS,
+    heads_divide_hidden_size: bool = True,
+) -> Dialect:
+    """Return the dialect of the article ``number``, whose configuration is a recipe."""
+    return Article(
+        table,
+        "the state dict of the article's own code",
+        recipe(recipe_name).to_dict(),
+        f"expected the state dict of article {number}, and the recipe {recipe_name} where its tensors do not show the "
+        "configuration; pass what differs in this model (config=, or --config and --set on the command line)",
+        free=free,
+        heads_divide_hidden_size=heads_divide_hidden_size,
+        position_tables=position_tables or {},
+        scope=scope,
+    ).dialect
 
 
 def position_error(config: ModelConfig, buffer: Array) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Dialect ``article-annotated``: the state dict of article 003, the annotated encoder-decoder."""
 
-from .article import Article
-from .dialect import Table, attention
+from .article import article
+from .table import Table, attention
 
 _PROJECTIONS = ("w_q", "w_k", "w_v", "w_o")
 _ENCODER, _DECODER = "encoder.layers.{index}", "decoder.layers.{index}"
@@ -29,6 +29,4 @@ TABLE = Table(
     norm_scale=".alpha",
 )
 
-DIALECT = Article(
-    "003", "annotated", TABLE, {"src_pos.pe": "source_max_length", "tgt_pos.pe": "target_max_length"}
-).dialect
+DIALECT = article("003", "annotated", TABLE, {"src_pos.pe": "source_max_length", "tgt_pos.pe": "target_max_length"})

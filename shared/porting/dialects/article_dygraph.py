@@ -4,8 +4,9 @@ The names are those of the parameters, not the paths of the attributes. They beg
 is empty by default and "encoder" in ERNIE.
 """
 
-from .article import FREE_FIELDS, Article
-from .dialect import Table, attention
+from .article import article
+from .state_dict import FREE_FIELDS
+from .table import Table, attention
 
 _PROJECTIONS = ("query_fc", "key_fc", "value_fc", "output_fc")
 _LAYER = "_layer_{index}"
@@ -28,13 +29,13 @@ TABLE = Table(
     transposed=False,
 )
 
-DIALECT = Article(
+DIALECT = article(
     "001",
     "dygraph",
     TABLE,
-    buffers={},
+    position_tables={},
     scope="encoder",
     # The processes and the activation are arguments there, and the mask is made by the caller.
     free=FREE_FIELDS | {"pre_process", "post_process", "final_process", "activation", "masking_value"},
     heads_divide_hidden_size=False,
-).dialect
+)

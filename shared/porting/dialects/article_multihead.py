@@ -1,7 +1,7 @@
 """Dialect ``article-multihead``: the state dict of article 004, one multi-head attention."""
 
-from .article import Article
-from .dialect import Table
+from .article import article
+from .table import Table
 
 TABLE = Table(
     "article-multihead",
@@ -13,4 +13,4 @@ TABLE = Table(
     },
 )
 
-DIALECT = Article("004", "multihead", TABLE, buffers={}).dialect
+DIALECT = article("004", "multihead", TABLE)

@@ -1,7 +1,7 @@
 """Dialect ``article-prenorm``: the state dict of article 002, a pre-norm encoder-decoder with shared embeddings."""
 
-from .article import Article
-from .dialect import Table, attention
+from .article import article
+from .table import Table, attention
 
 _PROJECTIONS = ("W_q", "W_k", "W_v", "W_o")
 _ENCODER, _DECODER = (f"transformer.{stack}.layers.{{index}}" for stack in ("encoder", "decoder"))
@@ -29,4 +29,4 @@ TABLE = Table(
     norm_bias=".beta",
 )
 
-DIALECT = Article("002", "prenorm", TABLE, {"transformer.wpe.pe": "source_max_length"}).dialect
+DIALECT = article("002", "prenorm", TABLE, {"transformer.wpe.pe": "source_max_length"})

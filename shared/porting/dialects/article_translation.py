@@ -1,7 +1,7 @@
 """Dialect ``article-translation``: the state dict of article 000, an encoder-decoder that translates."""
 
-from .article import Article
-from .dialect import Table, attention
+from .article import article
+from .table import Table, attention
 
 _PROJECTIONS = ("fc_Q", "fc_K", "fc_V", "out_fc")
 _ENCODER, _DECODER = "encoder.layer_{first_is_l}", "decoder.layer_{count}"
@@ -26,6 +26,4 @@ TABLE = Table(
     },
 )
 
-DIALECT = Article(
-    "000", "translation", TABLE, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"}
-).dialect
+DIALECT = article("000", "translation", TABLE, {"embed_x.pe": "source_max_length", "embed_y.pe": "target_max_length"})

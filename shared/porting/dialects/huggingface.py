@@ -10,7 +10,6 @@ import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,9 +22,11 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
 from triglot.shared.porting.containers import safetensors
+from triglot.shared.porting.source import CONFIG_FILE, Source
 
-from .dialect import Dialect, Table, attention
-from .huggingface_config import CONFIG_FILE, from_json, from_shapes, to_json
+from .dialect import Dialect
+from .huggingface_config import from_json, from_shapes, to_json
+from .table import Table, attention
 
 WEIGHTS_FILE = "model.safetensors"
 SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
@@ -60,23 +61,23 @@ TABLE = Table(
 )
 
 
-def recognises(source: Path) -> bool:
-    """Return whether ``source`` is a folder with the two files of this dialect, or a .safetensors file."""
-    if source.is_file():
-        return source.suffix == ".safetensors"
-    return (source / CONFIG_FILE).is_file() and (source / WEIGHTS_FILE).is_file()
+def sign(source: Source) -> str:
+    """Return the name of the table of tokens or of the first query weight, if the source has it."""
+    if source.is_neutral:
+        return ""
+    shown_by = (_TOKEN_TABLE, "encoder.layer.0.attention.self.query.weight")
+    return next((name for name in source.tensors if _plain_name(name) in shown_by), "")
 
 
-def read(source: Path, config: ConfigOverride = None) -> Checkpoint:
+def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
     """Read the model ``source`` as a checkpoint; ``config`` completes or corrects its configuration.
 
     Raises:
         PortingError: a file is unreadable, holds anything that cannot be translated without loss, or is bare weights
             and ``config`` does not say what they do not.
     """
-    is_bare = source.is_file()
-    json_fields = {} if is_bare else _read_json(source / CONFIG_FILE)
-    tensors, names_in_file = _read_tensors(source if is_bare else source / WEIGHTS_FILE)
+    is_bare, json_fields = source.fields is None, source.fields or {}
+    tensors, names_in_file = _plain_tensors(source)
     try:
         if not is_bare:
             config_fields = from_json(json_fields, tensors).to_dict()
@@ -95,7 +96,7 @@ def read(source: Path, config: ConfigOverride = None) -> Checkpoint:
             hint=_hint,
         )
     except TriglotError as error:
-        raise PortingError(f"cannot port {source}: {error}") from error
+        raise PortingError(f"cannot port {source.path}: {error}") from error
     source_names = alias_names | {name: names_in_file[native] for name, native in TABLE.names(final).items()}
     return Checkpoint(final, TABLE.to_canonical(final, tensors), source_names)
 
@@ -170,27 +171,18 @@ def _hint(name: str) -> str:
     return ""
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    if not isinstance(fields, dict):
-        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
-    return cast("dict[str, Any]", fields)
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the tensors by plain name, without buffers, and the name in the file of each plain name."""
     tensors: dict[str, Array] = {}
     names_in_file: dict[str, str] = {}
-    for name, tensor in safetensors.read(path).items():
+    for name, tensor in source.tensors.items():
         plain = _plain_name(name)
         if plain in _BUFFERS:
             continue
         if plain in tensors:
             raise PortingError(
-                f"cannot read {path}: {plain} occurs twice, as {names_in_file[plain]} and {name}; keep one of them"
+                f"cannot read {source.weights}: {plain} occurs twice, as {names_in_file[plain]} and {name}; keep one "
+                "of them"
             )
         tensors[plain], names_in_file[plain] = tensor, name
     return tensors, names_in_file
@@ -205,7 +197,7 @@ def _plain_name(name: str) -> str:
 DIALECT = Dialect(
     "huggingface",
     f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file",
-    recognises,
+    sign,
     read,
     write,
     check_target=files.check_folder,

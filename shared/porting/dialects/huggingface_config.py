@@ -6,10 +6,9 @@ from typing import Any
 
 from triglot.shared.errors import ConfigError, PortingError
 from triglot.shared.model.config import Activation, Head, ModelConfig
+from triglot.shared.porting.source import CONFIG_FILE
 
 from .dialect import inexpressible
-
-CONFIG_FILE = "config.json"
 
 # Field of ModelConfig -> field of config.json. ``from_json`` and ``to_json`` both read these tables.
 _SIZES = {

@@ -1,27 +1,26 @@
 """Dialect ``neutral``: Triglot's own checkpoint file."""
 
-from pathlib import Path
-
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint import Checkpoint, manifest
 from triglot.shared.model.recipes import ConfigOverride, configured
+from triglot.shared.porting.source import Source
 
 from .dialect import Dialect
 
 
-def recognises(source: Path) -> bool:
-    """Return whether ``source`` is a file. Files that other dialects recognise by name are theirs first."""
-    return source.is_file()
+def sign(source: Source) -> str:
+    """Return the name of the manifest, if the source is a checkpoint."""
+    return manifest.MEMBER if source.is_neutral else ""
 
 
-def read(source: Path, config: ConfigOverride = None) -> Checkpoint:
-    """Load the checkpoint ``source``; ``config`` corrects its configuration.
+def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
+    """Load a checkpoint; ``config`` corrects its configuration.
 
     Raises:
         CheckpointError: the file is damaged, or its tensors do not match the corrected configuration.
         ConfigError: ``config`` is wrong.
     """
-    return reconfigured(checkpoints.load(source), config)
+    return reconfigured(checkpoints.load(source.path), config)
 
 
 def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
@@ -34,8 +33,9 @@ def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
 DIALECT = Dialect(
     "neutral",
     "a neutral checkpoint (.npz)",
-    recognises,
+    sign,
     read,
     write=checkpoints.save,
     check_target=checkpoints.check_target,
+    reads_folders=False,
 )

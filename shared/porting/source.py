@@ -1,0 +1,92 @@
+"""What a user gives to be ported: a file of tensors, or the folder of a model."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import manifest
+from triglot.shared.errors import ModelNotFoundError, PortingError
+
+from . import containers
+from .containers import zip as zip_file
+
+CONFIG_FILE = "config.json"
+# The weights of a folder. The first one that exists is read.
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or a folder. What is in it is read when it is asked for.
+
+    Raises:
+        ModelNotFoundError: the path does not exist.
+        PortingError: the path or a file in it is unreadable or damaged.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        try:
+            self.path.stat()
+            if self.path.is_dir():
+                os.listdir(self.path)  # an existing folder may still be unreadable
+        except PermissionError as error:
+            raise PortingError(f"cannot read {self.path}: {error.strerror}; change its permissions") from error
+        except (OSError, ValueError) as error:  # ValueError: names that no file can have
+            raise ModelNotFoundError(
+                f"{self.path} does not exist; give a checkpoint file, a model folder or a recipe"
+            ) from error
+
+    @cached_property
+    def is_neutral(self) -> bool:
+        """Whether it is a checkpoint of Triglot, as far as its directory or its name tells."""
+        if not self.path.is_file():
+            return False
+        members = zip_file.names(self.path)
+        return manifest.MEMBER in members or (self.path.suffix == ".npz" and not members)
+
+    @cached_property
+    def weights(self) -> Path:
+        """The file that holds the tensors."""
+        if self.path.is_file():
+            return self.path
+        for name in WEIGHT_FILES:
+            if (self.path / name).is_file():
+                return self.path / name
+        for name in WEIGHT_FILES:
+            if (self.path / f"{name}.index.json").is_file():
+                raise PortingError(
+                    f"{self.path} holds sharded weights; expected a single {name}; save the model as one file"
+                )
+        raise PortingError(
+            f"{self.path} holds no weights that Triglot recognises; expected {' or '.join(WEIGHT_FILES)} beside "
+            f"{CONFIG_FILE}, or give a file"
+        )
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Array]:
+        """The tensors by name, as views of the mapped file."""
+        return containers.read(self.weights)
+
+    @cached_property
+    def fields(self) -> Mapping[str, Any] | None:
+        """The content of ``config.json``; None for a bare file of weights."""
+        return None if self.path.is_file() else _read_json(self.path / CONFIG_FILE)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PortingError(f"{path} is missing; save the model with its configuration, or give the file") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise PortingError(f"cannot read {path}: {error}; restore the file") from error
+    if not isinstance(fields, dict):
+        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
+    return cast("dict[str, Any]", fields)
