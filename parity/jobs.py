@@ -191,17 +191,19 @@ def call_methods_in_turns(model: Model, batch: Batch) -> dict[str, Array]:
 def generate(model: Model, batch: PairBatch) -> dict[str, Array]:
     """Return the ids that the model generates, as many as the targets have, decoded in both ways.
 
-    It has generated other ones from sources of the same shape before. In ``ALONE``, the first sentence was decoded
-    alone, and the others together.
+    It has generated other ones from sources of the same shape before. In ``ALONE``, the longest sentence was
+    decoded alone, and the others together.
     """
     length = batch.target.shape[1]
     model.generate(np.ascontiguousarray(batch.source[::-1]), length, cached=True)
     cached = model.generate(batch.source, length, cached=True)
-    first = model.generate(batch.source[:1], length, cached=True)
+    longest = int((cached != batch.config.pad_id).sum(axis=1).argmax())
+    alone = np.array(cached)
+    alone[longest : longest + 1] = model.generate(batch.source[longest : longest + 1], length, cached=True)
     return {
         CACHED: cached,
         RECOMPUTED: model.generate(batch.source, length, cached=False),
-        ALONE: np.concatenate([first, cached[1:]]),
+        ALONE: alone,
     }
 
 

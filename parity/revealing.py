@@ -10,6 +10,7 @@ sets of weights that are drawn for this purpose:
                  deviations before each norm
 ``overflowing``  loud, except that the vectors of one token are the largest numbers of the format
 ``varied``       what a decoder generates depends on the source and on the tokens before, and some of it ends
+                 (``varied.py``)
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from triglot.shared.arrays import FLOATS, HALVES, LARGEST_BFLOAT16, LARGEST_FLOA
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.model.config import DROPOUT_RATES, ModelConfig
 from triglot.shared.model.schema import Parameter, parameters
+
+from .varied import varied_tensors
 
 Revealing = Literal["loud", "quiet", "extreme", "overflowing", "varied"]
 # "perturbed" are the given ones, changed so that no norm and no bias is the identity.
@@ -41,9 +44,6 @@ _SCORES = 300.0
 # size. If vectors are normalised, all scores are so low then that -10,000 would not exclude a token. 16 bits would
 # round such scores to one number.
 _LOW = 1000.0
-# Loud weights times these numbers generate varied sentences. In 24 tokens, two to eight of eight sentences ended.
-_VARIED_TOKENS = _VARIED_MEMORY = _VARIED_END = 3.0
-_VARIED_BIASES = 0.1
 _LARGEST_SCORES = 1e9
 _LARGEST_FLOAT16_SCORES = 5e3
 # The mean before each norm of an extreme model, in deviations. 16 bits would round a larger one to a few numbers.
@@ -80,23 +80,9 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     sets: dict[Revealing, dict[str, Array]] = {
         **{"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
     }
-    if config.kind == "encoder_decoder" and config.end_id is not None:
-        sets["varied"] = {name: tensor * _varied(name, tensor, config.end_id) for name, tensor in loud.items()}
+    if config.kind == "encoder_decoder" and None not in (config.start_id, config.end_id, config.pad_id):
+        sets["varied"] = varied_tensors(shallow, loud, seed)
     return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
-
-
-def _varied(name: str, tensor: Array, end_id: int) -> Array:
-    """Return what a loud tensor is multiplied with, so that varied sentences are generated."""
-    factor = np.ones(tensor.shape[-1], np.float32)
-    if name.endswith(".bias"):
-        factor[:] = _VARIED_BIASES
-    if name.endswith("token.weight"):
-        factor[:] = _VARIED_TOKENS
-    if name.endswith(("cross_attention.value.weight", "cross_attention.output.weight")):
-        factor[:] = _VARIED_MEMORY
-    if name.startswith("heads."):
-        factor[end_id] *= _VARIED_END
-    return factor
 
 
 def _shallow(config: ModelConfig) -> ModelConfig:

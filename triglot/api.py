@@ -69,18 +69,19 @@ def port(
     source_dialect: str | None = None,
     target_dialect: str | None = None,
     config: str | ModelConfig | Mapping[str, Any] | None = None,
+    allow_nonfinite: bool = False,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
 
-    ``source`` is a path, a checkpoint, or the name of a recipe, which brings its trained weights if it has any. The
-    dialects are "neutral", "huggingface" and those of the articles: "article-translation", "article-dygraph",
-    "article-prenorm", "article-annotated" and "article-multihead". ``target_dialect`` None means "neutral".
-    ``source_dialect`` None means that Triglot recognises "neutral" and "huggingface"; an article has to be named.
+    ``source`` is a path, a checkpoint, or the name of a recipe, which brings its trained weights if it has any.
+    ``docs/porting.md`` lists the dialects. ``target_dialect`` None means "neutral". ``source_dialect`` None means that
+    the names of the tensors decide.
 
-    ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not: heads,
-    activation, norm_eps and masking for a bare state dict, and what differs from the recipe for an article.
+    ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not, such as heads
+    and activation. ``allow_nonfinite`` writes NaN and infinity, too.
 
-    The result's ``left_out`` names the tensors that were not kept, and why.
+    The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
+    ``left_out`` names the tensors that were not kept, and why.
 
     Raises:
         ModelNotFoundError: ``source`` does not exist.
@@ -99,7 +100,7 @@ def port(
             arguments.path("source", source)
         checkpoint = porting.read(source, source_dialect, config)
     if target is not None:
-        porting.write(checkpoint, target, writer.name)
+        porting.write(checkpoint, target, writer.name, allow_nonfinite=allow_nonfinite)
     return checkpoint
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import PortingError
+from triglot.shared.checkpoint import Checkpoint, check_finite
+from triglot.shared.errors import CheckpointError, PortingError
 from triglot.shared.model.recipes import ConfigOverride
 
 from .dialects import DIALECTS, neutral
@@ -44,13 +44,25 @@ def read(source: str | Path | Checkpoint, dialect: str | None = None, config: Co
     return recognise(source, dialect).read(config)
 
 
-def write(checkpoint: Checkpoint, target: str | Path, dialect: str = neutral.DIALECT.name) -> None:
+def write(
+    checkpoint: Checkpoint,
+    target: str | Path,
+    dialect: str = neutral.DIALECT.name,
+    *,
+    allow_nonfinite: bool = False,
+) -> None:
     """Write ``checkpoint`` to ``target`` in ``dialect``, completely or not at all.
 
     Raises:
-        PortingError: the dialect is unknown, or cannot express the model.
+        PortingError: the dialect is unknown, or cannot express the model; or a tensor holds NaN or infinity, which
+            ``allow_nonfinite`` would keep.
         OutputError: ``target`` cannot be written.
     """
+    if not allow_nonfinite:
+        try:
+            check_finite(checkpoint, "float64")
+        except CheckpointError as error:
+            raise PortingError(f"{error}, or keep them (allow_nonfinite=True, or --allow-nonfinite)") from error
     find_dialect(dialect).write(checkpoint, Path(target))
 
 

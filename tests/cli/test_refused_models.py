@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_read(kind, workplace, make_checkpoint, command):
         assert_refused(command("parity", path, "--json", "report.json"), pattern)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind.startswith("file,")])
+@pytest.mark.parametrize("kind", [kind for kind, (_, error, _) in MODELS.items() if error is CheckpointError])
 def test_load_refuses_with_the_words_of_port(kind, tmp_path, make_checkpoint):
     make, error, pattern = MODELS[kind]
     path = make(tmp_path, make_checkpoint)
@@ -286,8 +286,13 @@ def test_weights_that_are_not_finite(dtype, value, workplace, make_checkpoint, c
         with refusal(CheckpointError, pattern):
             triglot.check(checkpoint)
         assert_refused(command("parity", "model.npz", "--json", "report.json"), pattern)
+        with refusal(PortingError, f"{pattern}.*allow_nonfinite=True, or --allow-nonfinite"):
+            triglot.port(checkpoint, "other.npz")
+        assert_refused(command("port", "model.npz", "other.npz"), pattern)
         # Inspecting such weights is allowed.
         assert command("inspect", "model.npz", "--quiet") == (0, "", "")
+    assert command("port", "model.npz", "other.npz", "--allow-nonfinite", "--quiet") == (0, "", "")
+    assert triglot.load("other.npz").digest == checkpoint.digest
 
 
 def test_no_implementation_builds_weights_that_are_not_finite(implementation, make_checkpoint):

@@ -291,6 +291,34 @@ def test_encoder_batch_is_read_from_a_file(tmp_path):
     np.testing.assert_array_equal(read_batch(EMBEDDED, tmp_path / "inputs.npz").arrays()["source"], vectors)
 
 
+def test_what_a_tokenizer_returns_is_read(tmp_path):
+    """Its names, its masks of 0 and 1, and its segments of zeros for a model that has none."""
+    ids, mask = np.array([[1, 2, 3], [4, 5, 0]]), np.array([[1, 1, 1], [1, 1, 0]])
+    path, zeros = tmp_path / "inputs.npz", np.zeros((2, 3), int)
+    np.savez(path, input_ids=ids, attention_mask=mask, token_type_ids=ids % 4, task_type_ids=ids)
+    found = read_batch(ERNIE, path).arrays()
+    expected = inputs.encoder_batch(ERNIE, ids, mask == 1, ids % 4, ids).arrays()
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    bare = replace(ERNIE, segments=0, tasks=0)
+    np.savez(path, input_ids=ids, attention_mask=mask, token_type_ids=zeros)
+    np.testing.assert_array_equal(read_batch(bare, path).valid, mask == 1)
+    np.savez(path, input_ids=ids, attention_mask=mask, token_type_ids=zeros + 1)
+    with pytest.raises(InputError, match="segment_ids"):
+        read_batch(bare, path)
+    np.savez(path, input_ids=ids, attention_mask=mask + 1)
+    with pytest.raises(InputError, match=r"valid is int64 \(2, 3\); expected bool"):
+        read_batch(bare, path)
+    np.savez(path, input_ids=ids, token_ids=ids)
+    with pytest.raises(InputError, match="holds both input_ids and token_ids; keep one of them"):
+        read_batch(bare, path)
+    np.savez(path, input_ids=ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask)
+    pair: Any = read_batch(TRANSLATION, path)
+    np.testing.assert_array_equal(pair.target, ids)
+    np.testing.assert_array_equal(pair.target_valid, mask == 1)
+
+
 def test_source_describes_the_file(tmp_path):
     np.savez(tmp_path / "inputs.npz", token_ids=[[1, 2], [3, 4], [5, 6]])
     source = models.resolve("bert-base-tiny")

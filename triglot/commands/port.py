@@ -28,6 +28,7 @@ def port(
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
     config: ConfigOption = None,
     fields: SetOption = None,
+    allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Convert weights to another dialect.
@@ -41,7 +42,7 @@ def port(
     check_not_input(target, source)
     resolved = models.resolve(source, config=configuration(config, fields), dialect=source_dialect)
     checkpoint = resolved.checkpoint
-    porting.write(checkpoint, target, target_dialect)
+    porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
     if not quiet:
         if resolved.sign:
             show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
