@@ -30,6 +30,7 @@ _MOST_AXES = 64  # the same limit as NumPy
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")  # before and since NumPy 2
 _ARRAY, _DTYPE, _ENCODE, _TUPLE = "numpy ndarray", "numpy dtype", "_codecs encode", "builtins tuple"
 _RECONSTRUCT = tuple(f"{module} _reconstruct" for module in _MODULES)
+_NO_BYTES = "__builtin__ bytes"  # an empty string of bytes in protocol 2
 _KIND = re.compile(r"[fiu][1248]|b1")
 
 
@@ -64,6 +65,8 @@ def read(path: Path) -> dict[str, Array]:
         return _arrays(dictionary(run(content, _GRAMMAR)))
     except RefusalError as error:
         raise PortingError(f"cannot read {path}: {error}") from error
+    except (LookupError, TypeError, ValueError) as error:  # a damaged list of parts
+        raise PortingError(f"cannot read {path}: {DAMAGED}") from error
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
@@ -143,6 +146,8 @@ def _called(function: Any, arguments: Any) -> Any:
             return _Numbers()
         case Name(name), (str(kind), _, _) if name == _DTYPE and _KIND.fullmatch(kind):
             return _Dtype(kind)
+        case Name(name), () if name == _NO_BYTES:
+            return memoryview(b"")
         case Name(name), (str(text), "latin1") if name == _ENCODE:  # bytes in protocol 2
             return memoryview(text.encode("latin1"))
         case Name(name), ((str(_), _Numbers() as numbers),) if name == _TUPLE:  # a tensor and its name
@@ -180,4 +185,4 @@ def _word(value: object) -> str:
     return words.get(type(value), type(value).__name__)
 
 
-_GRAMMAR = Grammar((*_RECONSTRUCT, _ARRAY, _DTYPE, _ENCODE, _TUPLE), (2, 3, 4), SAVE_ALONE, _called, _build)
+_GRAMMAR = Grammar((*_RECONSTRUCT, _ARRAY, _DTYPE, _ENCODE, _NO_BYTES, _TUPLE), (2, 3, 4), SAVE_ALONE, _called, _build)
