@@ -86,6 +86,14 @@ def test_the_page_runs_and_prints_what_it_shows(path, command, workplace, pytest
         run_page(path.read_text(), command)
 
 
+def test_the_guide_loads_bare_modules(command, workplace):
+    """The section of the porting guide that begins with these files and ends with modules that hold them."""
+    page = (ROOT / "docs" / "porting.md").read_text()
+    section = page.partition("## The dialects `torch`, `paddle` and `nnx`\n")[2].partition("\n## ")[0]
+    run_page(section, command)
+    assert {path.name for path in workplace.iterdir()} == {"minilm.pt", "minilm.pdparams", "minilm.safetensors"}
+
+
 def assert_pasteable(content):
     """Python's prompt reads line by line, and an indented block ends with an empty line."""
     entered: list[str] = []

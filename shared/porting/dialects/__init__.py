@@ -11,6 +11,7 @@ from . import (
     article_translation,
     huggingface,
     neutral,
+    own_modules,
     stock_encoder,
 )
 
@@ -18,6 +19,9 @@ _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_anno
 _LISTED = (
     neutral.DIALECT,
     huggingface.DIALECT,
+    own_modules.TORCH.dialect,
+    own_modules.PADDLE.dialect,
+    own_modules.NNX.dialect,
     stock_encoder.TORCH.dialect,
     stock_encoder.PADDLE.dialect,
     *(module.DIALECT for module in _ARTICLES),

@@ -5,7 +5,7 @@ Its tensors show the sizes of the model. What no tensor shows (heads, epsilon, a
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,6 @@ class StateDict:
     asked: tuple[str, ...] = ()
     free: frozenset[str] = FREE_FIELDS
     heads_divide_hidden_size: bool = True
-    containers: Collection[str] = field(default_factory=lambda: [*containers.BY_SUFFIX])
 
     @property
     def dialect(self) -> Dialect:
@@ -134,6 +133,9 @@ class StateDict:
         if missing := self.unanswered(given, sizes):
             options = " ".join(f"--set {name}={_ANSWERS[name]}" for name in missing)
             raise PortingError(f"the tensors do not show {', '.join(missing)}; add {options} (config= in Python)")
+        for name in ("source_max_length", "target_max_length"):
+            if name in sizes and type(offset := given.get("position_offset", 0)) is int:
+                sizes[name] -= offset  # unused rows of the table
         heads = given.get("heads", self.family.get("heads"))
         for name in ("key_size", "value_size"):
             if type(heads) is int and heads > 0 and name in sizes:
