@@ -32,7 +32,7 @@ INPUTS = {
     ),
     "too long": ({"token_ids": np.ones((1, 38), np.int64)}, "length.*38.*37"),
     "mask of another shape": ({"valid": np.ones((3, 2), np.bool_)}, r"valid.*bool \(3, 2\).*expected bool \(2, 3\)"),
-    "mask of another dtype": ({"valid": np.ones((2, 3), np.int64)}, r"valid.*int64 \(2, 3\).*expected bool \(2, 3\)"),
+    "mask of another dtype": ({"valid": np.full((2, 3), 2)}, r"valid.*int64 \(2, 3\).*expected bool \(2, 3\)"),
     "no rows": ({"token_ids": IDS[:0]}, r"empty.*\(0, 3\).*at least one row"),
     "no tokens": ({"token_ids": IDS[:, :0]}, r"empty.*\(2, 0\).*at least one row"),
     "a row without a real token": (
@@ -126,7 +126,11 @@ INPUT_FILES = {
     "no tokens": (npz_with(valid=np.ones((2, 3), np.bool_)), "{path} lacks token_ids.*expected token_ids, valid"),
     "names of transformers": (
         npz_with(token_ids=IDS, input_ids=IDS, attention_mask=IDS),
-        "{path} holds attention_mask, input_ids.*expected token_ids, valid, segment_ids, task_ids",
+        "{path} holds both input_ids and token_ids; keep one of them",
+    ),
+    "unknown names": (
+        npz_with(token_ids=IDS, labels=IDS, scores=IDS),
+        "{path} holds labels, scores.*expected token_ids, valid, segment_ids, task_ids",
     ),
 }
 
