@@ -213,3 +213,17 @@ def test_a_model_that_the_libraries_cannot_compute_is_refused(fields, problem, t
         with pytest.raises(PortingError, match=re.escape(f"{library}-transformer cannot express {problem}")):
             triglot.port(checkpoint, tmp_path / f"out{suffix}", target_dialect=f"{library}-transformer")
     assert not list(tmp_path.iterdir())
+
+
+def test_parts_of_several_dtypes_are_not_packed(tmp_path):
+    """Concatenation would convert one of them in silence."""
+    config = config_of()
+    tensors: dict[str, Any] = {**initialize(config, 0)}
+    tensors["encoder.layers.1.attention.key.bias"] = tensors["encoder.layers.1.attention.key.bias"].astype(np.float16)
+    checkpoint = triglot.Checkpoint(config, tensors)
+    problem = r"layers\.1\.self_attn\.in_proj_bias packs tensors of float32 and float16, and has one dtype; convert"
+    with pytest.raises(PortingError, match=problem):
+        triglot.port(checkpoint, tmp_path / "out.pt", target_dialect="torch-transformer")
+    assert not list(tmp_path.iterdir())
+    triglot.port(checkpoint, tmp_path / "out.pdparams", target_dialect="paddle-transformer")
+    assert triglot.port(tmp_path / "out.pdparams", config=answers(config)).digest == checkpoint.digest

@@ -197,7 +197,11 @@ class Table:
 
 
 class NativeTensors(Mapping[str, Array]):
-    """The tensors of a checkpoint as a dialect names and lays them out. Each is made when it is asked for."""
+    """The tensors of a checkpoint as a dialect names and lays them out. Each is made when it is asked for.
+
+    Raises:
+        PortingError: tensors of several dtypes belong into a packed one.
+    """
 
     def __init__(self, places: Mapping[str, Place], tensors: Mapping[str, Array]) -> None:
         self._tensors = tensors
@@ -208,6 +212,10 @@ class NativeTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         parts = [self._tensors[canonical] for canonical, _ in self._parts[name]]
         place = self._parts[name][0][1]
+        if len(dtypes := dict.fromkeys(str(part.dtype) for part in parts)) > 1:
+            raise PortingError(
+                f"{name} packs tensors of {' and '.join(dtypes)}, and has one dtype; convert them to the same one first"
+            )
         native = [part.T if place.transposed else part for part in parts]
         return np.concatenate(native, place.axis) if place.packed else native[0]
 
