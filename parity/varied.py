@@ -1,8 +1,8 @@
 """Varied weights: what a decoder generates depends on the source, on all tokens before and on their order.
 
-Random weights generate dull sentences: one token that repeats, or nothing before the end. Then most bugs in decoding
-change no token. So the weights of this model let each sublayer of the decoder say as much as the token before it, and
-they are drawn until a rehearsal by the reference generates sentences of many tokens, of which some end.
+Random weights generate dull sentences: one token that repeats, or an end at once. In such a sentence, most bugs in
+decoding change no token. So the attention layers of this decoder weigh as much as its last token. The weights are drawn
+until the reference, in a rehearsal, generates sentences of many tokens, of which some end.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ import numpy as np
 from triglot import impls
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.inputs import PairBatch, random_batch
+from triglot.shared.inputs import PairBatch, random_batch, sources_to_generate_from
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import parameters
 
-# Loud weights are multiplied with these numbers. Without them, the next token follows from the last one alone.
+# Loud weights are multiplied by these numbers. Without them, the last token alone decides the next one.
 _TOKENS = 2.0
 _ATTENTION = 3.0  # the queries of self-attention, and the values and outputs of both attentions
 _BIASES = 0.1
@@ -31,8 +31,8 @@ _LEAST_TOKENS = 4.0  # different ones in a sentence, on average
 def varied_tensors(config: ModelConfig, loud: Mapping[str, Array], seed: int) -> dict[str, Array]:
     """Return varied weights of ``config``, a model that generates: those of the first rehearsal that is good enough.
 
-    ``loud``: the loud weights, whose rows are put into another order for each further draw. If no rehearsal is good
-    enough, the best one counts.
+    ``loud``: the loud weights. Each further draw shifts their rows by one more place. If no rehearsal is good enough,
+    the best one counts.
     """
     best: tuple[float, dict[str, Array]] | None = None
     for draw in range(_DRAWS):
@@ -76,10 +76,9 @@ def _quality(checkpoint: Checkpoint, seed: int) -> float:
     lengths = [1 + row * (longest - 1) // (_ROWS - 1) for row in range(_ROWS)]
     batch = random_batch(config, lengths, np.random.default_rng([seed, 7]))
     assert isinstance(batch, PairBatch)
-    other = 0 if config.pad_id else 1  # padding is recognised by its id
-    source = np.where(batch.valid & (batch.source == config.pad_id), other, batch.source)
     length = min(_LENGTH, config.target_max_length)
-    ids = impls.build(impls.REFERENCE, checkpoint, dtype="float64").generate(source, length, cached=True)
+    model = impls.build(impls.REFERENCE, checkpoint, dtype="float64")
+    ids = model.generate(sources_to_generate_from(batch), length, cached=True)
     ended = int((ids == config.end_id).any(axis=1).sum())
     tokens = float(np.mean([np.unique(row).size for row in ids]))
     return min(1.0, min(ended, _ROWS - ended) / _LEAST_ENDED, tokens / _LEAST_TOKENS)

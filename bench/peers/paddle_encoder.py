@@ -13,23 +13,12 @@ from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.porting.dialects.table import attention
+from triglot.shared.porting.dialects.stock_encoder import PADDLE_LAYER
 from triglot.shared.training.plan import BETAS, EPSILON
 
 from .tables import encoder_table
 
-_TABLE = encoder_table(
-    "paddle.nn",
-    "encoder.layers",
-    {
-        **attention("attention", "self_attn.", ("q_proj", "k_proj", "v_proj", "out_proj")),
-        "post_attention.norm": "norm1",
-        "feed_forward.inner": "linear1",
-        "feed_forward.output": "linear2",
-        "post_feed_forward.norm": "norm2",
-    },
-    transposed=False,
-)
+_TABLE = encoder_table("paddle.nn", "encoder.layers", PADDLE_LAYER, transposed=False)
 
 
 class Encoder(nn.Layer):

@@ -14,23 +14,12 @@ from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.porting.dialects.table import attention
+from triglot.shared.porting.dialects.stock_encoder import TORCH_LAYER
 from triglot.shared.training.plan import BETAS, EPSILON
 
 from .tables import encoder_table
 
-_TABLE = encoder_table(
-    "torch.nn",
-    "encoder.layers",
-    {
-        **attention("attention", "self_attn.", ("in_proj_{leaf}", "in_proj_{leaf}", "in_proj_{leaf}", "out_proj")),
-        "post_attention.norm": "norm1",
-        "feed_forward.inner": "linear1",
-        "feed_forward.output": "linear2",
-        "post_feed_forward.norm": "norm2",
-    },
-    transposed=True,
-)
+_TABLE = encoder_table("torch.nn", "encoder.layers", TORCH_LAYER, transposed=True)
 
 
 ToCanonical = Callable[[Mapping[str, Array]], dict[str, Array]]

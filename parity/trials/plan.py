@@ -20,6 +20,7 @@ from triglot.shared.inputs import (
     generation_batch,
     labelled,
     random_batch,
+    sources_to_generate_from,
     taught,
 )
 from triglot.shared.model.config import ModelConfig
@@ -105,15 +106,14 @@ def _forward_checks(selected: Sequence[str], planned: Sequence[checks.Check]) ->
 
 
 def _sources(config: ModelConfig, generator: np.random.Generator, *, at_the_left: bool) -> PairBatch:
-    """Return sources in which no real token is the pad id, because that is how padding is recognised.
+    """Return sources to generate from.
 
     Only the length of the targets counts: it says how many tokens to generate. With padding at the left, that is as
     many as the model allows, up to ``LONGEST``; otherwise fewer.
     """
     batch = random_batch(config, 2 * checks.row_lengths(config), generator)
     assert isinstance(batch, PairBatch)
-    other = 0 if config.pad_id else 1
-    source = np.where(batch.valid & (batch.source == config.pad_id), other, batch.source).astype(batch.source.dtype)
+    source = sources_to_generate_from(batch)
     length = min(config.target_max_length, LONGEST) if at_the_left else min(config.target_max_length - 1, SHORTER)
     target = np.zeros((batch.rows, max(1, length)), batch.target.dtype)
     order = slice(None, None, -1 if at_the_left else 1)

@@ -161,7 +161,7 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
         raise npz.unreadable(
             path,
             f"member {manifests.MEMBER} is missing, so it is not a neutral checkpoint",
-            f"{npz.RESTORE}; for the state dict of an article, name its dialect (--source-dialect)",
+            f"{npz.RESTORE}, or port the file first (triglot port)",
         )
     content = reader.read_bytes(manifests.MEMBER, manifests.LONGEST)
     manifest = manifests.parse(path, content, len(reader.members), len(reader.names))

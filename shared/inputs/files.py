@@ -63,7 +63,7 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
         raise InputError(f"cannot read {path}: it is not an .npz of plain arrays; write it with numpy.savez") from error
     arrays = _named(path, arrays, _OF_TOKENIZERS[config.kind])
     if not config.segments and not np.any(arrays.get("segment_ids", 0)):
-        arrays.pop("segment_ids", None)  # tokenizers return zeros also where the model has no segments
+        arrays.pop("segment_ids", None)  # tokenizers return zeros even for models without segments
     expected = ", ".join((*needed, *optional))
     if unknown := sorted(set(arrays) - {*needed, *optional}):
         raise InputError(f"{path} holds {', '.join(unknown)}; expected {expected}")

@@ -44,6 +44,12 @@ def pair_batch(
     )
 
 
+def sources_to_generate_from(batch: PairBatch) -> Array:
+    """Return the sources with another id where a real token is the pad id: generation recognises padding by its id."""
+    pad_id = batch.config.pad_id
+    return np.where(batch.valid & (batch.source == pad_id), 0 if pad_id else 1, batch.source).astype(batch.source.dtype)
+
+
 def generation_batch(config: ModelConfig, source_ids: Any, max_length: int | None = None) -> tuple[PairBatch, int]:
     """Check the inputs of ``Model.generate``. Return the batch, its target one start id, and the target length.
 

@@ -101,7 +101,7 @@ def recognise(path: str | Path, dialect: str | None) -> Recognised:
     for name, sign in signs.items():
         return Recognised(source, DIALECTS[name], sign)
     raise PortingError(
-        f"{source.path} is in no dialect that Triglot knows: its tensors are {_some(list(source.tensors))}; expected "
+        f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
         f"the names of {', '.join(DIALECTS)}"
     )
 

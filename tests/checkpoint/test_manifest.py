@@ -178,9 +178,9 @@ def test_another_number_format_is_refused(stored, stated, tmp_path):
     assert_refused(path, f"{DISAGREE}|{DAMAGED}|{STORED} has dtype uint16, expected one of float64")
 
 
-def test_a_missing_manifest_is_refused_with_advice_for_articles(path):
+def test_a_missing_manifest_is_refused_with_advice_to_port_it(path):
     write_members(path, None, read_members(path)[1])
-    assert_refused(path, r"manifest\.json is missing.*name its dialect \(--source-dialect\)")
+    assert_refused(path, r"manifest\.json is missing.*or port the file first \(triglot port\)")
 
 
 def test_other_members_than_the_tensors_in_order_are_refused(path):

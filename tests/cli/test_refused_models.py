@@ -92,7 +92,7 @@ MODELS = {
     "bare weights": (
         bare_weights,
         PortingError,
-        r"cannot port {path}:.*heads, activation, norm_eps, masking.*--set.*--source-dialect",
+        r"cannot port {path}:.*heads, activation, norm_eps, masking.*--set heads=NUMBER.*--set masking=exclude",
     ),
     "file, missing tensor": (
         file_with(lambda tensors: tensors.pop("heads.pooler.bias")),
@@ -122,7 +122,7 @@ MODELS = {
     "file, not weights": (
         file_of("notes.txt", lambda: b"These are not weights.\n"),
         PortingError,
-        r"cannot read {path}: its content is in no format that Triglot knows; expected a file \.pt.*, or a folder",
+        r"cannot read {path}: its format is unknown; expected a file \.pt.*, or a folder",
     ),
 }
 

@@ -461,7 +461,7 @@ def test_folders_and_other_files_are_refused(tmp_path):
     with pytest.raises(PortingError, match=f"is a folder; expected {expected}"):
         read(tmp_path, "annotated")
     (tmp_path / "model").write_bytes(b"anything")
-    with pytest.raises(PortingError, match=r"cannot read .*model: its content is in no format that Triglot knows"):
+    with pytest.raises(PortingError, match=r"cannot read .*model: its format is unknown"):
         read(tmp_path / "model", "annotated")
 
 

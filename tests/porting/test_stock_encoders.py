@@ -185,7 +185,8 @@ def test_what_no_tensor_shows_is_asked_for_at_once(library, tmp_path):
     options = (
         "--set heads=NUMBER --set norm_first=true|false --set activation=relu|gelu|gelu_tanh --set norm_eps=NUMBER"
     )
-    with pytest.raises(PortingError, match=re.escape(f"heads, norm_first, activation, norm_eps; add {options} (")):
+    problem = f"the tensors do not show heads, norm_first, activation, norm_eps; add {options}, or --config"
+    with pytest.raises(PortingError, match=re.escape(problem)):
         triglot.port(path)
     given_answers = answers(config)
     with pytest.raises(PortingError, match=r"do not show norm_eps; add --set norm_eps=NUMBER"):
@@ -221,7 +222,7 @@ def test_parts_of_several_dtypes_are_not_packed(tmp_path):
     tensors: dict[str, Any] = {**initialize(config, 0)}
     tensors["encoder.layers.1.attention.key.bias"] = tensors["encoder.layers.1.attention.key.bias"].astype(np.float16)
     checkpoint = triglot.Checkpoint(config, tensors)
-    problem = r"layers\.1\.self_attn\.in_proj_bias packs tensors of float32 and float16, and has one dtype; convert"
+    problem = r"layers\.1\.self_attn\.in_proj_bias would pack tensors of float32 and float16 into one; convert"
     with pytest.raises(PortingError, match=problem):
         triglot.port(checkpoint, tmp_path / "out.pt", target_dialect="torch-transformer")
     assert not list(tmp_path.iterdir())

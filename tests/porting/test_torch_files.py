@@ -466,6 +466,20 @@ def test_a_missing_file_is_refused(path):
     assert_refused(path, "No such file or directory; restore it")
 
 
+# Where the number is: in the directory, where the member begins; in the end record, where the directory begins.
+@pytest.mark.parametrize(("record", "place"), [(b"PK\x01\x02", 42), (b"PK\x05\x06", 16)])
+def test_a_member_outside_of_the_file_is_refused(record, place, path):
+    """zipfile moves all members by the difference of two offsets, which may be wrong, and does not check the result."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", b"content")
+    content = bytearray(path.read_bytes())
+    start = content.rindex(record) + place
+    content[start : start + 4] = (1 << 31).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(PortingError, match=r"^cannot read .*: member a does not begin inside the file; restore"):
+        zip_file.read(path)
+
+
 def test_a_damaged_number_is_noticed(path):
     torch.save({"a": numbers(100)}, path)
     content = bytearray(path.read_bytes())

@@ -39,7 +39,7 @@ def find(path: Path) -> Container:
     """Return the format of a file. Its content decides, and its suffix where the content is damaged.
 
     Raises:
-        PortingError: the file is unreadable, or in no known format.
+        PortingError: the file is unreadable, or its format is unknown.
     """
     try:
         with path.open("rb") as file:
@@ -54,15 +54,13 @@ def find(path: Path) -> Container:
         return BY_SUFFIX[path.suffix]
     if pickles.is_pickle(start):
         raise PortingError(f"cannot read {path}: it is a pickle; {pickles.WHY}")
-    raise PortingError(
-        f"cannot read {path}: its content is in no format that Triglot knows; expected a file {SUFFIXES}, or a folder"
-    )
+    raise PortingError(f"cannot read {path}: its format is unknown; expected a file {SUFFIXES}, or a folder")
 
 
 def read(path: Path) -> dict[str, Array]:
     """Return the tensors of a file by name, as views of the mapped file.
 
     Raises:
-        PortingError: the file is unreadable, damaged, or in no known format.
+        PortingError: the file is unreadable or damaged, or its format is unknown.
     """
     return find(path).read(path)

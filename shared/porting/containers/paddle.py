@@ -21,7 +21,7 @@ import numpy as np
 from triglot.shared.arrays import BFLOAT16, Array, storable
 from triglot.shared.errors import PortingError
 
-from .pickle_machine import DAMAGED, Grammar, Name, RefusalError, dictionary, quoted, run
+from .pickle_machine import DAMAGED, Grammar, Name, RefusalError, dictionary, quoted, run, write_name, write_plain
 
 SAVE_ALONE = "save the state dict alone: paddle.save(model.state_dict(), path)"
 _NAMES, _SPLIT = "StructuredToParameterName@@", "UnpackBigParamInfor@@"  # the second one's typing error is Paddle's
@@ -83,29 +83,21 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
 
 def _header(array: Array) -> bytes:
     """Return the instructions for an array up to its numbers."""
-    kind = _global(_DTYPE) + _text(array.dtype.str[1:]) + pickle.NEWFALSE + pickle.NEWTRUE + pickle.TUPLE3
-    order = pickle.MARK + b"".join(_plain(part) for part in (3, "<", None, None, None, -1, -1, 0)) + pickle.TUPLE
-    unfilled = _global(_RECONSTRUCT[0]) + _global(_ARRAY) + _plain((0,)) + pickle.SHORT_BINBYTES + b"\x01b"
+    kind = write_name(_DTYPE) + _text(array.dtype.str[1:]) + pickle.NEWFALSE + pickle.NEWTRUE + pickle.TUPLE3
+    order = pickle.MARK + b"".join(write_plain(part) for part in (3, "<", None, None, None, -1, -1, 0)) + pickle.TUPLE
+    unfilled = write_name(_RECONSTRUCT[0]) + write_name(_ARRAY) + write_plain((0,)) + pickle.SHORT_BINBYTES + b"\x01b"
     return b"".join(
         (
             *(unfilled, pickle.TUPLE3, pickle.REDUCE),
-            *(pickle.MARK, _plain(1), _plain(array.shape)),
+            *(pickle.MARK, write_plain(1), write_plain(array.shape)),
             *(kind, pickle.REDUCE, order, pickle.BUILD, pickle.NEWFALSE),
         )
     )
 
 
-def _global(name: str) -> bytes:
-    return pickle.GLOBAL + name.replace(" ", "\n").encode() + b"\n"
-
-
 def _text(text: str) -> bytes:
     content = text.encode()
     return pickle.BINUNICODE + struct.pack("<I", len(content)) + content
-
-
-def _plain(value: str | int | tuple[int, ...] | None) -> bytes:
-    return pickle.dumps(value, 2)[2:-1]  # without the protocol at the start and the stop at the end
 
 
 def _arrays(state: dict[Any, Any]) -> dict[str, Array]:
@@ -135,7 +127,7 @@ def _joined(name: str, entry: dict[Any, Any], state: dict[Any, Any]) -> "_Number
 def _numbers(name: str, value: Any) -> Array:
     if not (isinstance(value, _Numbers) and value.array is not None):
         raise RefusalError(f"its {quoted(name)} is a {_word(value)}, expected an array; {SAVE_ALONE}")
-    # Paddle has no other use for uint16.
+    # Paddle stores bfloat16 as uint16, and nothing else.
     return value.array.view(BFLOAT16) if value.array.dtype == np.uint16 else value.array
 
 

@@ -67,6 +67,16 @@ def quoted(name: object) -> str:
     return repr(name) if len(text := repr(name)) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]} ..."
 
 
+def write_name(name: str) -> bytes:
+    """Return the instruction that names a function or a class, "MODULE NAME"."""
+    return pickle.GLOBAL + name.replace(" ", "\n").encode() + b"\n"
+
+
+def write_plain(value: str | int | tuple[int, ...] | None) -> bytes:
+    """Return the instructions for a plain value."""
+    return pickle.dumps(value, 2)[2:-1]  # without the protocol at the start and the stop at the end
+
+
 def dictionary(value: Any) -> dict[Any, Any]:
     """Return ``value`` if it is a dictionary, or refuse the pickle."""
     if not isinstance(value, dict):

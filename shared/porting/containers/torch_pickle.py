@@ -11,7 +11,7 @@ import numpy as np
 
 from triglot.shared.arrays import BFLOAT16
 
-from .pickle_machine import DAMAGED, Grammar, Name, RefusalError, dictionary, quoted, run
+from .pickle_machine import DAMAGED, Grammar, Name, RefusalError, dictionary, quoted, run, write_name, write_plain
 
 # Ten times the tensors of the deepest Transformers, at 500 bytes and 60 instructions each.
 LONGEST = 1 << 23
@@ -128,26 +128,24 @@ def _kind(value: object) -> str:
 
 def write(layouts: Mapping[str, Layout]) -> bytes:
     """Return the pickle of a state dict. This is the inverse of ``read``."""
-    entries = b"".join(_plain(name) + _tensor(layout) for name, layout in layouts.items())
+    entries = b"".join(write_plain(name) + _tensor(layout) for name, layout in layouts.items())
     return pickle.PROTO + b"\x02" + _empty_dictionary() + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP
 
 
 def _tensor(layout: Layout) -> bytes:
     key, dtype, count = layout.storage
-    storage = _plain("storage") + _global(_STORAGE_NAMES[dtype]) + _plain(key) + _plain("cpu") + _plain(count)
-    view = b"".join(_plain(part) for part in layout[1:])
+    storage = (
+        write_plain("storage")
+        + write_name(_STORAGE_NAMES[dtype])
+        + write_plain(key)
+        + write_plain("cpu")
+        + write_plain(count)
+    )
+    view = b"".join(write_plain(part) for part in layout[1:])
     hooks = pickle.NEWFALSE + _empty_dictionary()  # requires_grad is False
     arguments = pickle.MARK + storage + pickle.TUPLE + pickle.BINPERSID + view + hooks
-    return _global(_TENSOR) + pickle.MARK + arguments + pickle.TUPLE + pickle.REDUCE
+    return write_name(_TENSOR) + pickle.MARK + arguments + pickle.TUPLE + pickle.REDUCE
 
 
 def _empty_dictionary() -> bytes:
-    return _global(_DICTIONARY) + pickle.EMPTY_TUPLE + pickle.REDUCE
-
-
-def _global(name: str) -> bytes:
-    return pickle.GLOBAL + name.replace(" ", "\n").encode() + b"\n"
-
-
-def _plain(value: str | int | tuple[int, ...]) -> bytes:
-    return pickle.dumps(value, 2)[2:-1]  # without the protocol at the start and the stop at the end
+    return write_name(_DICTIONARY) + pickle.EMPTY_TUPLE + pickle.REDUCE

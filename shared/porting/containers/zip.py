@@ -9,8 +9,8 @@ from triglot.shared import files
 from triglot.shared.checkpoint.zip_structure import MOST_MEMBERS
 from triglot.shared.errors import PortingError
 
-# The exceptions that zipfile raises for damaged archives.
-_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, LookupError, EOFError, struct.error)
+# What zipfile raises when it opens a damaged archive, and what the checks below raise.
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # the signature, and the lengths of the name and of the extra field
 _BLOCK = 1 << 24
 
@@ -60,6 +60,8 @@ def _check(infos: list[zipfile.ZipInfo], size: int) -> None:
 
 def _member(content: memoryview, info: zipfile.ZipInfo) -> memoryview:
     """Return the content of a member, whose local header zipfile has not read."""
+    if not 0 <= info.header_offset <= len(content) - _LOCAL_HEADER.size:
+        raise ValueError(f"member {info.filename} does not begin inside the file")
     signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(content, info.header_offset)
     name_start = info.header_offset + _LOCAL_HEADER.size
     start = name_start + name_length + extra_length

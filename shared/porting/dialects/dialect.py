@@ -1,6 +1,6 @@
 """What every dialect has: how it is recognised, read and written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,15 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import ConfigOverride
 from triglot.shared.porting.source import Source
+
+# What the user may answer, for messages.
+_ANSWERS = {
+    "heads": "NUMBER",
+    "norm_eps": "NUMBER",
+    "activation": "relu|gelu|gelu_tanh",
+    "norm_first": "true|false",
+    "masking": "exclude|fill|add",
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,15 @@ class Dialect:
     write: Callable[[Checkpoint, Path], None]
     check_target: Callable[[Path], None]
     reads_folders: bool = True
+
+
+def unanswered(fields: Sequence[str]) -> PortingError:
+    """Return the error for fields that no tensor shows and that the user did not give."""
+    options = " ".join(f"--set {name}={_ANSWERS[name]}" for name in fields)
+    return PortingError(
+        f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file of fields "
+        "(config= in Python)"
+    )
 
 
 def inexpressible(dialect: str, losses: list[str]) -> PortingError:

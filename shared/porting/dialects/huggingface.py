@@ -84,7 +84,8 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
         elif isinstance(config, str | ModelConfig):
             config_fields = {}
         else:
-            config_fields = from_shapes({name: tensor.shape for name, tensor in tensors.items()}, config or {})
+            shapes = {name: tensor.shape for name, tensor in tensors.items()}
+            config_fields = from_shapes(TABLE, shapes, config or {})
         final = configured(config_fields, config)
         alias_names = _remove_duplicates(final, tensors, names_in_file)
         TABLE.check(

@@ -8,7 +8,10 @@ from triglot.shared.errors import ConfigError, PortingError
 from triglot.shared.model.config import Activation, Head, ModelConfig
 from triglot.shared.porting.source import CONFIG_FILE
 
-from .dialect import inexpressible
+from .dialect import inexpressible, unanswered
+from .sizes import from_shapes as sizes_from_shapes
+from .sizes import of_one_head, tensor_that_shows
+from .table import Table
 
 # Field of ModelConfig -> field of config.json. ``from_json`` and ``to_json`` both read these tables.
 _SIZES = {
@@ -63,6 +66,8 @@ _CLASSES: dict[tuple[Head, ...], str] = {
 }
 # The fields that a bare state dict does not say.
 _NOT_IN_WEIGHTS = ("heads", "activation", "norm_eps", "masking")
+# The sizes that each BERT has.
+_SHOWN_SIZES = ("source_vocabulary", "source_max_length", "segments", "hidden_size", "feed_forward_size")
 
 _UNSUPPORTED = "Triglot does not support other models"
 _CORRECT = "use the value that the model was trained with"
@@ -145,41 +150,25 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     return fields
 
 
-def from_shapes(shapes: Mapping[str, tuple[int, ...]], config_fields: Mapping[str, Any]) -> dict[str, Any]:
+def from_shapes(
+    table: Table, shapes: Mapping[str, tuple[int, ...]], config_fields: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fields that the names and shapes of a bare state dict show; ``config_fields`` are those of the user.
 
     Raises:
         PortingError: a tensor of BERT is missing, or the user did not give a field that the weights do not show.
     """
-    missing = [name for name in _NOT_IN_WEIGHTS if name not in config_fields]
-    if missing:
-        raise PortingError(
-            f"a bare state dict does not say {', '.join(missing)}; pass them as config (--set {missing[0]}=... on the "
-            "command line), or a recipe; for the state dict of an article, name its dialect (--source-dialect)"
-        )
-
-    def size(name: str, axis: int) -> int:
-        if len(shapes.get(name, ())) <= axis:
+    if missing := [name for name in _NOT_IN_WEIGHTS if name not in config_fields]:
+        raise unanswered(missing)
+    sizes = sizes_from_shapes(table, shapes)
+    for field in _SHOWN_SIZES:
+        if field not in sizes:
+            name = tensor_that_shows(table, field)
             raise PortingError(f"{name} is missing; expected the weights of a BERT or ERNIE; {_UNSUPPORTED}")
-        return shapes[name][axis]
-
-    hidden_size = size("embeddings.word_embeddings.weight", 1)
-    layers = {int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.(\d{1,6})\.", name))}
-    heads, has_tasks = config_fields["heads"], "embeddings.task_type_embeddings.weight" in shapes
-    if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or hidden_size % heads:
-        raise PortingError(f"heads is {heads!r}; expected a divisor of the hidden size {hidden_size}; {_CORRECT}")
     heads_on_top = _heads_on_top(shapes)
     return {
         **_FAMILY,
-        "hidden_size": hidden_size,
-        "layers": max(layers, default=-1) + 1,
-        "key_size": hidden_size // heads,
-        "value_size": hidden_size // heads,
-        "feed_forward_size": size("encoder.layer.0.intermediate.dense.weight", 0),
-        "source_vocabulary": size("embeddings.word_embeddings.weight", 0),
-        "source_max_length": size("embeddings.position_embeddings.weight", 0),
-        "segments": size("embeddings.token_type_embeddings.weight", 0),
-        "tasks": size("embeddings.task_type_embeddings.weight", 0) if has_tasks else 0,
+        **of_one_head(sizes, config_fields["heads"]),
         "heads_on_top": heads_on_top,
         "tied_embeddings": "masked_lm" in heads_on_top and "cls.predictions.decoder.weight" not in shapes,
     }

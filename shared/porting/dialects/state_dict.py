@@ -18,8 +18,8 @@ from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.porting import containers
 from triglot.shared.porting.source import Source
 
-from .dialect import Dialect, inexpressible
-from .sizes import from_shapes
+from .dialect import Dialect, inexpressible, unanswered
+from .sizes import from_shapes, of_one_head
 from .table import Table
 
 # Sizes, and what only training uses: every dialect expresses any value of these fields.
@@ -32,13 +32,6 @@ FREE_FIELDS = frozenset(
         *("feed_forward_dropout", "feed_forward_output_dropout"),
     }
 )
-# What the user may answer, for messages.
-_ANSWERS = {
-    "heads": "NUMBER",
-    "norm_eps": "NUMBER",
-    "activation": "relu|gelu|gelu_tanh",
-    "norm_first": "true|false",
-}
 
 
 @dataclass(frozen=True)
@@ -47,8 +40,8 @@ class StateDict:
 
     ``table`` has its names, ``family`` the fields of a configuration that all its models share, and ``free`` those that
     may have any value. ``asked`` are the fields that the user has to give, because no tensor shows them.
-    ``advice`` ends the message about tensors that do not match. ``heads_divide_hidden_size``: heads have no size of
-    their own.
+    ``advice`` ends the message about tensors that do not match. ``heads_divide_hidden_size``: the heads
+    share the hidden size between them.
     """
 
     table: Table
@@ -128,20 +121,15 @@ class StateDict:
         if override is not None and not isinstance(override, Mapping):
             return configured({}, override)
         given, sizes = dict(override or {}), self.sizes(tensors)
-        if not given.keys() <= self.default_fields().keys():
+        if not given.keys() <= _defaults().keys():
             configured(self.family, given)  # refuses the unknown field
         if missing := self.unanswered(given, sizes):
-            options = " ".join(f"--set {name}={_ANSWERS[name]}" for name in missing)
-            raise PortingError(f"the tensors do not show {', '.join(missing)}; add {options} (config= in Python)")
+            raise unanswered(missing)
         for name in ("source_max_length", "target_max_length"):
             if name in sizes and type(offset := given.get("position_offset", 0)) is int:
                 sizes[name] -= offset  # unused rows of the table
         heads = given.get("heads", self.family.get("heads"))
-        for name in ("key_size", "value_size"):
-            if type(heads) is int and heads > 0 and name in sizes:
-                if sizes[name] % heads:
-                    raise PortingError(f"heads is {heads}; expected a divisor of {sizes[name]}, the size of all heads")
-                sizes[name] //= heads
+        sizes = sizes if heads is None else of_one_head(sizes, heads)
         return configured({**self.family, **self.shown(tensors), **sizes}, given)
 
     def sizes(self, tensors: Mapping[str, Array]) -> dict[str, int]:
@@ -168,7 +156,7 @@ class StateDict:
 
     def check_expressible(self, config: ModelConfig) -> None:
         """Refuse a model of which a module of this dialect would compute something else."""
-        base = {**self.default_fields(), **self.family}
+        base = {**_defaults(), **self.family}
         losses = [
             f"{name} {value!r} (only {base[name]!r})"
             for name, value in config.to_dict().items()
@@ -183,10 +171,10 @@ class StateDict:
         if losses:
             raise inexpressible(self.table.dialect, losses)
 
-    @staticmethod
-    def default_fields() -> dict[str, Any]:
-        """Return the defaults of a configuration, as JSON has them."""
-        return {entry.name: [] if entry.default == () else entry.default for entry in dataclasses.fields(ModelConfig)}
+
+def _defaults() -> dict[str, Any]:
+    """Return the defaults of a configuration, as JSON has them."""
+    return {entry.name: [] if entry.default == () else entry.default for entry in dataclasses.fields(ModelConfig)}
 
 
 def check_state_dict_target(target: Path) -> None:

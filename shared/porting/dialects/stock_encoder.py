@@ -18,27 +18,32 @@ from .dialect import inexpressible
 from .state_dict import FREE_FIELDS, StateDict
 from .table import Table, attention
 
-_LAYER = "layers.{index}"
 _PROCESSES = {True: ("n", "da"), False: ("", "dan")}  # by whether the norm comes first: ``norm_first`` in PyTorch
-_LONGEST = 512  # the modules have no limit, and a configuration needs one
+_LONGEST = 512  # a configuration needs a limit, and the modules have none
 
 
-def _table(dialect: str, projections: tuple[str, str, str, str], *, transposed: bool) -> Table:
-    return Table(
-        dialect,
-        {
-            **attention("encoder.layers.N.attention", f"{_LAYER}.self_attn.", projections),
-            "encoder.layers.N.feed_forward.inner": f"{_LAYER}.linear1",
-            "encoder.layers.N.feed_forward.output": f"{_LAYER}.linear2",
-            # A model has either the norms before the blocks or those after them.
-            "encoder.layers.N.pre_attention.norm": f"{_LAYER}.norm1",
-            "encoder.layers.N.post_attention.norm": f"{_LAYER}.norm1",
-            "encoder.layers.N.pre_feed_forward.norm": f"{_LAYER}.norm2",
-            "encoder.layers.N.post_feed_forward.norm": f"{_LAYER}.norm2",
-            "encoder.final.norm": "norm",
-        },
-        transposed=transposed,
-    )
+def _layer(projections: tuple[str, str, str, str]) -> dict[str, str]:
+    """Return the modules of one layer: their canonical paths in it -> those in the library."""
+    return {
+        **attention("attention", "self_attn.", projections),
+        "feed_forward.inner": "linear1",
+        "feed_forward.output": "linear2",
+        # A model has either the norms before the blocks or those after them.
+        "pre_attention.norm": "norm1",
+        "post_attention.norm": "norm1",
+        "pre_feed_forward.norm": "norm2",
+        "post_feed_forward.norm": "norm2",
+    }
+
+
+# PyTorch packs query, key and value.
+TORCH_LAYER = _layer(("in_proj_{leaf}", "in_proj_{leaf}", "in_proj_{leaf}", "out_proj"))
+PADDLE_LAYER = _layer(("q_proj", "k_proj", "v_proj", "out_proj"))
+
+
+def _table(dialect: str, layer: Mapping[str, str], *, transposed: bool) -> Table:
+    modules = {f"encoder.layers.N.{path}": f"layers.{{index}}.{name}" for path, name in layer.items()}
+    return Table(dialect, {**modules, "encoder.final.norm": "norm"}, transposed=transposed)
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,5 @@ def _encoder(library: str, table: Table) -> StockEncoder:
     )
 
 
-TORCH = _encoder(
-    "torch",
-    _table(
-        "torch-transformer",
-        ("in_proj_{leaf}", "in_proj_{leaf}", "in_proj_{leaf}", "out_proj"),
-        transposed=True,
-    ),
-)
-PADDLE = _encoder(
-    "paddle",
-    _table("paddle-transformer", ("q_proj", "k_proj", "v_proj", "out_proj"), transposed=False),
-)
+TORCH = _encoder("torch", _table("torch-transformer", TORCH_LAYER, transposed=True))
+PADDLE = _encoder("paddle", _table("paddle-transformer", PADDLE_LAYER, transposed=False))

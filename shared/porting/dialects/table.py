@@ -214,7 +214,7 @@ class NativeTensors(Mapping[str, Array]):
         place = self._parts[name][0][1]
         if len(dtypes := dict.fromkeys(str(part.dtype) for part in parts)) > 1:
             raise PortingError(
-                f"{name} packs tensors of {' and '.join(dtypes)}, and has one dtype; convert them to the same one first"
+                f"{name} would pack tensors of {' and '.join(dtypes)} into one; convert them to the same dtype first"
             )
         native = [part.T if place.transposed else part for part in parts]
         return np.concatenate(native, place.axis) if place.packed else native[0]
