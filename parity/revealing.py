@@ -21,6 +21,8 @@ import numpy as np
 
 from triglot.shared.arrays import FLOATS, HALVES, LARGEST_BFLOAT16, LARGEST_FLOAT16, Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import InputError
+from triglot.shared.inputs import check_generates
 from triglot.shared.model.config import DROPOUT_RATES, ModelConfig
 from triglot.shared.model.schema import Parameter, parameters
 
@@ -80,9 +82,17 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
     sets: dict[Revealing, dict[str, Array]] = {
         **{"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
     }
-    if config.kind == "encoder_decoder" and None not in (config.start_id, config.end_id, config.pad_id):
+    if _generates(config):
         sets["varied"] = varied_tensors(shallow, loud, seed)
     return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
+
+
+def _generates(config: ModelConfig) -> bool:
+    try:
+        check_generates(config)
+    except InputError:
+        return False
+    return True
 
 
 def _shallow(config: ModelConfig) -> ModelConfig:

@@ -16,8 +16,8 @@ from triglot.shared.errors import ConfigError, InputError, TrainingError
 from triglot.shared.inputs import (
     Batch,
     PairBatch,
+    check_generates,
     check_trainable,
-    generation_batch,
     labelled,
     random_batch,
     sources_to_generate_from,
@@ -142,7 +142,7 @@ def _reason(kind: str, config: ModelConfig, dtype: str, mode: str) -> str:
     """Return why a model does not have a kind of check; empty if it has."""
     try:
         if kind == "generation":
-            generation_batch(config, [[0 if config.pad_id else 1]])
+            check_generates(config)
         if kind == "gradients":
             check_trainable(config)
         if kind == "training":

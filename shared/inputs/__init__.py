@@ -5,7 +5,7 @@ from .batch import AttentionBatch, Batch, EncoderBatch, PairBatch, batch_from_ar
 from .encoder import encoder_batch, heads_batch, padded_batches
 from .files import read_batch
 from .fit import check_batch, fit_dtype
-from .pair import generation_batch, pair_batch, sources_to_generate_from
+from .pair import check_generates, generation_batch, pair_batch, sources_to_generate_from
 from .random import random_batch, random_batches
 from .targets import check_trainable, labelled, taught, teacher_forcing, to_train
 from .validation import check_valid, describe
@@ -18,6 +18,7 @@ __all__ = [
     "attention_batch",
     "batch_from_arrays",
     "check_batch",
+    "check_generates",
     "check_trainable",
     "check_valid",
     "describe",

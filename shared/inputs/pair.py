@@ -22,9 +22,7 @@ def pair_batch(
     Raises:
         InputError: an input does not fit the model, or the model has no decoder.
     """
-    if config.kind != "encoder_decoder":
-        alternatives = "attend" if config.kind == "attention" else "encode and heads"
-        raise InputError(f"this model has no decoder, so it cannot forward or generate; use {alternatives}")
+    _check_decoder(config)
     source = source_tokens(config, "source_ids", source_ids)
     valid = source_valid_mask("source_valid", _or_unpadded(config, source, source_valid), source.shape)
     ids = as_array("target_ids", target_ids)
@@ -56,8 +54,22 @@ def generation_batch(config: ModelConfig, source_ids: Any, max_length: int | Non
     Raises:
         InputError: see ``pair_batch``; or the model cannot have a target of ``max_length``, or cannot generate.
     """
+    check_generates(config)
     rows = as_array("source_ids", source_ids).shape[:1]
     batch = pair_batch(config, source_ids, np.full((*rows, 1), config.start_id or 0))
+    length = config.target_max_length if max_length is None else max_length
+    if type(length) is not int or not 1 <= length <= config.target_max_length:
+        raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")
+    return batch, length
+
+
+def check_generates(config: ModelConfig) -> None:
+    """Check that the model can generate.
+
+    Raises:
+        InputError: it has no decoder, its special ids are unknown or equal, or its mask does not hide what is to come.
+    """
+    _check_decoder(config)
     missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
     if missing:
         raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
@@ -68,10 +80,12 @@ def generation_batch(config: ModelConfig, source_ids: Any, max_length: int | Non
             f"to generate, a masking_value of {config.masking_value} does not hide the tokens that are not there yet; "
             f"expected {_LARGEST_HIDING_VALUE} or less"
         )
-    length = config.target_max_length if max_length is None else max_length
-    if type(length) is not int or not 1 <= length <= config.target_max_length:
-        raise InputError(f"max_length is {length!r}; expected a whole number from 1 to {config.target_max_length}")
-    return batch, length
+
+
+def _check_decoder(config: ModelConfig) -> None:
+    if config.kind != "encoder_decoder":
+        alternatives = "attend" if config.kind == "attention" else "encode and heads"
+        raise InputError(f"this model has no decoder, so it cannot forward or generate; use {alternatives}")
 
 
 def _or_unpadded(config: ModelConfig, ids: Array, valid: Any) -> Any:

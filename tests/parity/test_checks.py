@@ -46,6 +46,14 @@ def test_by_default_all_are_chosen_but_gradients_and_training():
     assert "generation" not in selected_checks(None, recipe("bert-base-tiny"), "float32", "eager")
 
 
+@pytest.mark.parametrize("fields", [{"start_id": None}, {"start_id": 2, "pad_id": 2}, {"masking_value": -10.0}])
+def test_a_pair_that_cannot_generate_is_judged_without_generation(fields, make_checkpoint):
+    fields = {"pad_id": 0, "start_id": 1, "end_id": 2, **fields}
+    report = triglot.check(make_checkpoint(replace(recipe("annotated-tiny"), **fields)), ["torch"], isolate=False)
+    assert report.verdict == "pass"
+    assert "generation" not in {KINDS.get(row.check, row.check) for row in report.rows}
+
+
 @pytest.mark.parametrize(
     ("chosen", "recipe_name", "dtype", "mode", "message"),
     [
