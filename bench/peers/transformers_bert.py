@@ -13,7 +13,7 @@ from triglot.bench.run.cases import Case
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.porting.dialects import huggingface
+from triglot.shared.porting.dialects.huggingface_families import BERT
 
 from .torch_encoder import TorchArm
 
@@ -48,7 +48,7 @@ def prepare(
         }
         for batch in batches
     ]
-    return TorchArm(model, run, inputs, case, batches, partial(huggingface.TABLE.to_canonical, checkpoint.config))
+    return TorchArm(model, run, inputs, case, batches, partial(BERT.table(("pooler",)).to_canonical, checkpoint.config))
 
 
 eager = partial(prepare, attention="eager")

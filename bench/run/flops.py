@@ -39,7 +39,7 @@ def least_bytes(workload: str, config: ModelConfig, batch: Batch, itemsize: int)
     vectors = (2 * config.layers + 1) * tokens["source"] + (2 * config.decoder_layers + 1) * tokens.get("target", 0)
     read = weights - tables + vectors * config.hidden_size
     if "masked_lm" in config.heads_on_top:  # the scores are products with the embedding table
-        read += config.source_vocabulary * config.hidden_size
+        read += config.source_vocabulary * config.embedding_width
     moved = (3 if workload in WITH_GRADIENTS else 1) * read + (6 * weights if workload == "training" else 0)
     return moved * itemsize
 
@@ -64,9 +64,16 @@ def forward_operations(config: ModelConfig, batch: Batch) -> float:
         total += config.decoder_layers * (own + _attention(config, target, source) + _feed_forward(config, target))
         total += 2 * target * config.hidden_size * config.target_vocabulary
     if "masked_lm" in config.heads_on_top:
-        total += 2 * source * config.hidden_size * (config.hidden_size + config.source_vocabulary)
+        total += 2 * source * config.embedding_width * (config.hidden_size + config.source_vocabulary)
     if "pooler" in config.heads_on_top:
         total += 2 * config.hidden_size**2
+    if "sequence_classifier" in config.heads_on_top:
+        total += 2 * config.hidden_size * config.classes
+    if "token_classifier" in config.heads_on_top:
+        total += 2 * source * config.hidden_size * config.classes
+    if "replaced_token" in config.heads_on_top:
+        total += 2 * source * config.hidden_size * (config.hidden_size + 1)
+    total += 2 * source * config.embedding_size * config.hidden_size  # the projection
     return float(np.sum(total))
 
 

@@ -1,6 +1,6 @@
 """Embeddings: turn token ids into vectors, the sums of token, position, segment and task embeddings.
 
-Shapes: B batch, S length, D hidden size.
+Shapes: B batch, S length, D hidden size, E embedding size, which is D unless the configuration says otherwise.
 """
 
 from flax import nnx
@@ -18,38 +18,46 @@ class Embeddings(nnx.Module):
     """The sum of the embeddings that the configuration names, then a process.
 
     ``vocabulary`` and ``max_length`` are the source's or the target's. Segments come from BERT (Devlin et al. 2018),
-    tasks from ERNIE 2.0 (Sun et al. 2019), the scale and sinusoidal positions from "Attention is all you need"
-    (sections 3.4 and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
+    tasks from ERNIE 2.0 (Sun et al. 2019), positions that skip padding from RoBERTa (Liu et al. 2019), the projection
+    from ELECTRA (Clark et al. 2020), the scale and sinusoidal positions from "Attention is all you need" (sections 3.4
+    and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
     """
 
     def __init__(self, vocabulary: int, max_length: int, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.max_length = max_length
         self.config = config
-        self.token = nnx.Embed(vocabulary, config.hidden_size, rngs=rngs)
+        size = config.embedding_width
+        self.token = nnx.Embed(vocabulary, size, rngs=rngs)
         if config.positions == "learned":
-            self.position = nnx.Embed(config.position_offset + max_length, config.hidden_size, rngs=rngs)
+            self.position = nnx.Embed(config.position_offset + max_length, size, rngs=rngs)
         elif config.positions != "none":
-            self.table = positions.Table(config.positions, max_length, config.hidden_size)
+            self.table = positions.Table(config.positions, max_length, size)
         if config.segments:
-            self.segment = nnx.Embed(config.segments, config.hidden_size, rngs=rngs)
+            self.segment = nnx.Embed(config.segments, size, rngs=rngs)
         if config.tasks:
-            self.task = nnx.Embed(config.tasks, config.hidden_size, rngs=rngs)
-        self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config, rngs=rngs)
+            self.task = nnx.Embed(config.tasks, size, rngs=rngs)
+        self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config, size, rngs=rngs)
+        if config.embedding_size:
+            self.projection = nnx.Linear(size, config.hidden_size, rngs=rngs)
 
     def __call__(
         self,
         token_ids: Array,
+        valid: Array | None,
         segment_ids: Array | None,
         task_ids: Array | None,
         first_position: int | Array = 0,
         probe: Probe | None = None,
     ) -> Array:
-        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S).
+        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S). valid: bool (B, S).
 
         ``first_position`` is the position of the first token. It is above 0 when a decoder reads one token at a time.
         """
         length = token_ids.shape[1]
         position_ids = jnp.arange(length) + first_position
+        if self.config.positions_skip_padding:
+            assert valid is not None  # only a target has none, and a model with a target counts all tokens
+            position_ids = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5
@@ -64,4 +72,7 @@ class Embeddings(nnx.Module):
             assert task_ids is not None
             x = x + self.task(task_ids)
         x = observe(probe, "sum", x)
-        return self.process(x, probe=under(probe, "process"))
+        x = self.process(x, probe=under(probe, "process"))
+        if self.config.embedding_size:
+            x = observe(probe, "projection", self.projection(x))
+        return x

@@ -14,12 +14,14 @@ class LayerNorm(nnx.Module):
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
+    ``size`` is the size of the vectors, D by default.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs) -> None:
+        size = size or config.hidden_size
         self.eps = config.norm_eps
-        self.scale = nnx.Param(jnp.ones(config.hidden_size))
-        self.bias = nnx.Param(jnp.zeros(config.hidden_size))
+        self.scale = nnx.Param(jnp.ones(size))
+        self.bias = nnx.Param(jnp.zeros(size))
 
     def __call__(self, x: Array) -> Array:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -37,7 +39,7 @@ class ScalarLayerNorm(nnx.Module):
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs) -> None:
         self.eps = config.norm_eps
         self.scale = nnx.Param(jnp.ones(1))
         self.bias = nnx.Param(jnp.zeros(1))

@@ -19,10 +19,12 @@ class PrePostProcess(nnx.Module):
     PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
     """
 
-    def __init__(self, commands: str, dropout: float, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, commands: str, dropout: float, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs
+    ) -> None:
         self.commands = commands
         if "n" in commands:
-            self.norm = NORMS[config.norm](config, rngs=rngs)
+            self.norm = NORMS[config.norm](config, size, rngs=rngs)
         if "d" in commands:
             self.dropout = nnx.Dropout(dropout, rngs=rngs)
 

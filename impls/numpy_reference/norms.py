@@ -14,12 +14,14 @@ class LayerNorm:
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
+    ``size`` is the size of the vectors, D by default.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
+        size = size or config.hidden_size
         self.eps = config.norm_eps
-        self.scale = np.ones(config.hidden_size)
-        self.bias = np.zeros(config.hidden_size)
+        self.scale = np.ones(size)
+        self.bias = np.zeros(size)
 
     def __call__(self, x: ndarray) -> ndarray:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -32,7 +34,7 @@ class ScalarLayerNorm:
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         self.eps = config.norm_eps
         self.scale = np.ones(1)
         self.bias = np.zeros(1)

@@ -19,10 +19,10 @@ class PrePostProcess:
     PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
     """
 
-    def __init__(self, commands: str, dropout: float, config: ModelConfig) -> None:
+    def __init__(self, commands: str, dropout: float, config: ModelConfig, size: int | None = None) -> None:
         self.commands = commands
         if "n" in commands:
-            self.norm = NORMS[config.norm](config)
+            self.norm = NORMS[config.norm](config, size)
         if "d" in commands:
             self.dropout = nn.Dropout(dropout)
 

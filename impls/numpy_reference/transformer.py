@@ -71,7 +71,7 @@ class Transformer:
         """Return the output of the encoder, (B, S, D), zero at padding tokens."""
         x = source
         if self.config.source_vocabulary:
-            x = self.embeddings(x, segment_ids, task_ids, probe=under(probe, "embeddings"))
+            x = self.embeddings(x, valid, segment_ids, task_ids, probe=under(probe, "embeddings"))
         x = self.encoder(x, masks.padding(valid), probe=under(probe, "encoder"))
         return observe(probe, "output", np.where(valid[:, :, None], x, 0.0))
 
@@ -87,7 +87,7 @@ class Transformer:
     def embed_target(self, target: ndarray, first_position: int | ndarray = 0, probe: Probe | None = None) -> ndarray:
         """Return the embedded target, (B, T, D). ``first_position`` is the position of its first token."""
         embeddings = self.embeddings if self.config.shared_embeddings else self.target_embeddings
-        return embeddings(target, None, None, first_position, probe=under(probe, "target_embeddings"))
+        return embeddings(target, None, None, None, first_position, probe=under(probe, "target_embeddings"))
 
     def attend(
         self,

@@ -1,6 +1,6 @@
 """Embeddings: turn token ids into vectors, the sums of token, position, segment and task embeddings.
 
-Shapes: B batch, S length, D hidden size.
+Shapes: B batch, S length, D hidden size, E embedding size, which is D unless the configuration says otherwise.
 """
 
 import paddle
@@ -18,39 +18,47 @@ class Embeddings(nn.Layer):
     """The sum of the embeddings that the configuration names, then a process.
 
     ``vocabulary`` and ``max_length`` are the source's or the target's. Segments come from BERT (Devlin et al. 2018),
-    tasks from ERNIE 2.0 (Sun et al. 2019), the scale and sinusoidal positions from "Attention is all you need"
-    (sections 3.4 and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
+    tasks from ERNIE 2.0 (Sun et al. 2019), positions that skip padding from RoBERTa (Liu et al. 2019), the projection
+    from ELECTRA (Clark et al. 2020), the scale and sinusoidal positions from "Attention is all you need" (sections 3.4
+    and 3.5), and sinusoidal positions with a separate angle for each dimension from article 000.
     """
 
     def __init__(self, vocabulary: int, max_length: int, config: ModelConfig) -> None:
         super().__init__()
         self.max_length = max_length
         self.config = config
-        self.token = nn.Embedding(vocabulary, config.hidden_size)
+        size = config.embedding_width
+        self.token = nn.Embedding(vocabulary, size)
         if config.positions == "learned":
-            self.position = nn.Embedding(config.position_offset + max_length, config.hidden_size)
+            self.position = nn.Embedding(config.position_offset + max_length, size)
         elif config.positions != "none":
-            self.table = positions.Table(config.positions, max_length, config.hidden_size)
+            self.table = positions.Table(config.positions, max_length, size)
         if config.segments:
-            self.segment = nn.Embedding(config.segments, config.hidden_size)
+            self.segment = nn.Embedding(config.segments, size)
         if config.tasks:
-            self.task = nn.Embedding(config.tasks, config.hidden_size)
-        self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config)
+            self.task = nn.Embedding(config.tasks, size)
+        self.process = PrePostProcess(config.embedding_process, config.embedding_dropout, config, size)
+        if config.embedding_size:
+            self.projection = nn.Linear(size, config.hidden_size)
 
     def forward(
         self,
         token_ids: Tensor,
+        valid: Tensor | None,
         segment_ids: Tensor | None,
         task_ids: Tensor | None,
         first_position: int | Tensor = 0,
         probe: Probe | None = None,
     ) -> Tensor:
-        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S).
+        """Return the embeddings, (B, S, D). token_ids, segment_ids, task_ids: (B, S). valid: bool (B, S).
 
         ``first_position`` is the position of the first token. It is above 0 when a decoder reads one token at a time.
         """
         length = token_ids.shape[1]
         position_ids = paddle.arange(length) + first_position
+        if self.config.positions_skip_padding:
+            assert valid is not None  # only a target has none, and a model with a target counts all tokens
+            position_ids = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * exact(self.config.hidden_size**0.5, x.dtype)
@@ -65,4 +73,7 @@ class Embeddings(nn.Layer):
             assert task_ids is not None
             x = x + self.task(task_ids)
         x = observe(probe, "sum", x)
-        return self.process(x, probe=under(probe, "process"))
+        x = self.process(x, probe=under(probe, "process"))
+        if self.config.embedding_size:
+            x = observe(probe, "projection", self.projection(x))
+        return x

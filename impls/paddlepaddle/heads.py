@@ -1,6 +1,6 @@
 """Heads: what turns the output of the encoder or of the decoder into predictions.
 
-Shapes: B batch, S length, T target length, D hidden size, V vocabulary.
+Shapes: B batch, S length, T target length, D hidden size, E embedding size, V vocabulary, C classes.
 """
 
 import paddle
@@ -13,6 +13,8 @@ from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS
 
+POOLER_ACTIVATIONS = {**ACTIVATIONS, "tanh": paddle.tanh}
+
 
 class MaskedLM(nn.Layer):
     """Scores of every token of the vocabulary at every position (Devlin et al. 2018).
@@ -23,17 +25,17 @@ class MaskedLM(nn.Layer):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.transform = nn.Linear(config.hidden_size, config.embedding_width)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = NORMS[config.norm](config)
+        self.norm = NORMS[config.norm](config, config.embedding_width)
         if not config.tied_embeddings:
-            self.decoder = nn.Embedding(config.source_vocabulary, config.hidden_size)
+            self.decoder = nn.Embedding(config.source_vocabulary, config.embedding_width)
         self.bias = self.create_parameter([config.source_vocabulary], is_bias=True)
 
     def forward(self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None) -> Tensor:
         """Return the scores, (B, S, V), zero at padding tokens.
 
-        x: (B, S, D). valid: bool (B, S), True for real tokens. token_table: the token embedding, (V, D), if the
+        x: (B, S, D). valid: bool (B, S), True for real tokens. token_table: the token embedding, (V, E), if the
         embeddings are tied; else None.
         """
         x = observe(probe, "transform", self.transform(x))
@@ -44,13 +46,32 @@ class MaskedLM(nn.Layer):
         return scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
 
 
+class ReplacedToken(nn.Layer):
+    """A score for every token: high if another model put it there (the discriminator of ELECTRA, Clark et al. 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.activation]
+        self.output = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, x: Tensor, valid: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the scores, (B, S), zero at padding tokens. x: (B, S, D). valid: bool (B, S), True for real tokens."""
+        x = observe(probe, "transform", self.transform(x))
+        x = observe(probe, "activation", self.activation(x))
+        scores = self.output(x)[:, :, 0]
+        return scores.masked_fill(~valid, paddle.zeros([], scores.dtype))
+
+
 class Heads(nn.Layer):
     """The heads that the configuration names.
 
-    On an encoder: "pooler", the first token through a linear layer and tanh, (B, D); "masked_lm", see ``MaskedLM``; and
-    "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2) (Devlin et
-    al. 2018). On a decoder: "logits", scores of the target vocabulary for the next token, (B, T, V), or
-    "log_probabilities", the log-softmax of such scores. Both are zero at padding tokens.
+    On an encoder: "pooler", the first token through a linear layer and an activation, (B, D); "masked_lm", see
+    ``MaskedLM``; "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2)
+    (Devlin et al. 2018); "sequence_classifier", scores of the classes, from the pooler, (B, C); "token_classifier",
+    such scores of each token, (B, S, C); "replaced_token", see ``ReplacedToken``. On a decoder: "logits", scores of the
+    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Scores of
+    tokens are zero at padding tokens.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,10 +82,17 @@ class Heads(nn.Layer):
             self.log_probabilities = nn.Linear(config.hidden_size, config.target_vocabulary)
         if "pooler" in config.heads_on_top:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+            self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_activation]
         if "masked_lm" in config.heads_on_top:
             self.masked_lm = MaskedLM(config)
         if "next_sentence" in config.heads_on_top:
             self.next_sentence = nn.Linear(config.hidden_size, 2)
+        if "sequence_classifier" in config.heads_on_top:
+            self.sequence_classifier = nn.Linear(config.hidden_size, config.classes)
+        if "token_classifier" in config.heads_on_top:
+            self.token_classifier = nn.Linear(config.hidden_size, config.classes)
+        if "replaced_token" in config.heads_on_top:
+            self.replaced_token = ReplacedToken(config)
 
     def forward(
         self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None
@@ -84,10 +112,20 @@ class Heads(nn.Layer):
             scores = scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
             outputs["log_probabilities"] = observe(probe, "log_probabilities", scores)
         if hasattr(self, "pooler"):
-            outputs["pooler"] = observe(probe, "pooler", paddle.tanh(self.pooler(x[:, 0])))
+            outputs["pooler"] = observe(probe, "pooler", self.pooler_activation(self.pooler(x[:, 0])))
         if hasattr(self, "masked_lm"):
             scores = self.masked_lm(x, valid, token_table, probe=under(probe, "masked_lm"))
             outputs["masked_lm"] = observe(probe, "masked_lm", scores)
         if hasattr(self, "next_sentence"):
             outputs["next_sentence"] = observe(probe, "next_sentence", self.next_sentence(outputs["pooler"]))
+        if hasattr(self, "sequence_classifier"):
+            scores = self.sequence_classifier(outputs["pooler"])
+            outputs["sequence_classifier"] = observe(probe, "sequence_classifier", scores)
+        if hasattr(self, "token_classifier"):
+            scores = self.token_classifier(x)
+            scores = scores.masked_fill(~valid[:, :, None], paddle.zeros([], scores.dtype))
+            outputs["token_classifier"] = observe(probe, "token_classifier", scores)
+        if hasattr(self, "replaced_token"):
+            scores = self.replaced_token(x, valid, probe=under(probe, "replaced_token"))
+            outputs["replaced_token"] = observe(probe, "replaced_token", scores)
         return outputs

@@ -14,13 +14,15 @@ class LayerNorm(nn.Layer):
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
+    ``size`` is the size of the vectors, D by default.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
+        size = size or config.hidden_size
         self.eps = config.norm_eps
-        self.scale = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(1.0))
-        self.bias = self.create_parameter([config.hidden_size], default_initializer=nn.initializer.Constant(0.0))
+        self.scale = self.create_parameter([size], default_initializer=nn.initializer.Constant(1.0))
+        self.bias = self.create_parameter([size], default_initializer=nn.initializer.Constant(0.0))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -40,7 +42,7 @@ class ScalarLayerNorm(nn.Layer):
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
         self.eps = config.norm_eps
         self.scale = self.create_parameter([1], default_initializer=nn.initializer.Constant(1.0))

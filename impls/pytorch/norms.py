@@ -14,13 +14,15 @@ class LayerNorm(nn.Module):
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
+    ``size`` is the size of the vectors, D by default.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
+        size = size or config.hidden_size
         self.eps = config.norm_eps
-        self.scale = nn.Parameter(torch.ones(config.hidden_size))
-        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.scale = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -33,7 +35,7 @@ class ScalarLayerNorm(nn.Module):
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
         self.eps = config.norm_eps
         self.scale = nn.Parameter(torch.ones(1))

@@ -18,11 +18,11 @@ class PrePostProcess(nn.Module):
     PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
     """
 
-    def __init__(self, commands: str, dropout: float, config: ModelConfig) -> None:
+    def __init__(self, commands: str, dropout: float, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
         self.commands = commands
         if "n" in commands:
-            self.norm = NORMS[config.norm](config)
+            self.norm = NORMS[config.norm](config, size)
         if "d" in commands:
             self.dropout = nn.Dropout(dropout)
 

@@ -11,7 +11,15 @@ POST_NORM, PRE_NORM, TASKS = "bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"
 TRANSLATION, ANNOTATED, PRENORM, ATTENTION = "translation-tiny", "annotated-tiny", "prenorm-tiny", "multihead-tiny"
 LONG = replace(recipe(POST_NORM), source_max_length=64)  # a single row is tried with padding only in a long model
 PRE_TRAINING = replace(recipe(POST_NORM), heads_on_top=("pooler", "masked_lm", "next_sentence"), tied_embeddings=True)
-
+CLASSIFIER = replace(
+    recipe(POST_NORM),
+    position_offset=2,
+    positions_skip_padding=True,
+    heads_on_top=("pooler", "sequence_classifier", "token_classifier"),
+    pooler_activation="relu",
+    classes=5,
+)
+DISCRIMINATOR = replace(recipe(POST_NORM), embedding_size=16, heads_on_top=("replaced_token",))
 
 FORWARD_CHECKS = ("masks", "steps", "forward")
 

@@ -103,14 +103,26 @@ def wild_config(seed: int) -> ModelConfig:
             pad_id=draw.one_of(None, 0, 2),
             heads_on_top=(draw.one_of("logits", "log_probabilities"),),
         )
-    heads = draw.one_of(("pooler",), ("masked_lm",), ("pooler", "masked_lm", "next_sentence"))
+    heads = draw.one_of(
+        ("pooler",),
+        ("masked_lm",),
+        ("pooler", "masked_lm", "next_sentence"),
+        ("pooler", "sequence_classifier", "token_classifier"),
+        ("masked_lm", "replaced_token"),
+    )
+    positions = draw.one_of("none", "learned", "sinusoidal")
+    width = draw.one_of(0, draw.between(8, 257))
     return replace(
         base,
         source_vocabulary=draw.between(3, 200),
         segments=draw.one_of(0, 2, 16),
-        positions=draw.one_of("none", "learned", "sinusoidal"),
+        positions=positions,
+        positions_skip_padding=positions != "none" and draw.one_of(True, False),
+        embedding_size=0 if width == base.hidden_size else width,
         pad_id=draw.one_of(None, 0, 2),
         heads_on_top=heads,
+        pooler_activation=draw.one_of("tanh", "relu", "gelu") if "pooler" in heads else "tanh",
+        classes=draw.between(1, 9) if "token_classifier" in heads else 0,
         tied_embeddings="masked_lm" in heads and draw.one_of(True, False),
     )
 

@@ -21,7 +21,17 @@ Positions = Literal["none", "learned", "sinusoidal", "sinusoidal_per_dimension"]
 Norm = Literal["layer_norm", "scalar_layer_norm"]
 AttentionOutputActivation = Literal["none", "relu"]
 Initializer = Literal["bert", "translation", "prenorm", "annotated", "multihead"]
-Head = Literal["logits", "log_probabilities", "pooler", "masked_lm", "next_sentence"]
+PoolerActivation = Literal["tanh", "relu", "gelu", "gelu_tanh"]
+Head = Literal[
+    "logits",
+    "log_probabilities",
+    "pooler",
+    "masked_lm",
+    "next_sentence",
+    "sequence_classifier",
+    "token_classifier",
+    "replaced_token",
+]
 
 DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
 
@@ -51,8 +61,10 @@ class ModelConfig:
         ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
         the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
         BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table begins with
-        ``position_offset`` unused rows. ``pad_id`` pads short rows of a batch; None: no id is padding.
-        ``embedding_scale`` multiplies token embeddings by the square root of D.
+        ``position_offset`` unused rows. ``positions_skip_padding``: positions count the real tokens of a row, as in
+        RoBERTa. ``pad_id`` pads short rows of a batch; None: no id is padding. ``embedding_scale`` multiplies token
+        embeddings by the square root of D. ``embedding_size`` E: the embeddings have this size, and a linear layer
+        projects them to D, as in ELECTRA; 0: they have size D.
 
     Targets
         The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. A sentence begins with ``start_id``
@@ -72,9 +84,12 @@ class ModelConfig:
         finite number of the dtype that the softmax runs in, float32 or float64.
 
     Heads
-        ``heads_on_top`` of an encoder are BERT's: ``pooler``, ``masked_lm`` and, on the pooler, ``next_sentence``. With
-        ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
-        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
+        ``heads_on_top`` of an encoder are those of BERT, ``pooler``, ``masked_lm`` and, on the pooler,
+        ``next_sentence``; ``replaced_token`` of ELECTRA; and ``sequence_classifier``, on the pooler, and
+        ``token_classifier``, with scores of ``classes``. ``pooler_activation`` is tanh in BERT and another in the
+        classifiers of DistilBERT and ELECTRA. With ``tied_embeddings`` the masked_lm head scores tokens with the token
+        embedding instead of its own table. An ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the
+        target vocabulary.
 
     Initialisation
         ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
@@ -100,6 +115,8 @@ class ModelConfig:
     tasks: int = 0
     positions: Positions
     position_offset: int = 0
+    positions_skip_padding: bool = False
+    embedding_size: int = 0
     embedding_scale: bool = False
     shared_embeddings: bool = False
     normalize_memory: bool = False
@@ -125,6 +142,8 @@ class ModelConfig:
     feed_forward_dropout: float = 0.0
     feed_forward_output_dropout: float = 0.0
     heads_on_top: tuple[Head, ...] = ()
+    pooler_activation: PoolerActivation = "tanh"
+    classes: int = 0
     tied_embeddings: bool = False
     initializer: Initializer = "bert"
 
@@ -153,6 +172,11 @@ class ModelConfig:
         """Return the fields of ``to_dict`` that differ from their defaults. New fields of Triglot do not change it."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: value for name, value in self.to_dict().items() if getattr(self, name) != defaults[name]}
+
+    @property
+    def embedding_width(self) -> int:
+        """The size of the embeddings, before a projection if there is one."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
@@ -235,7 +259,10 @@ def _check_sizes(config: ModelConfig) -> None:
         sizes = (*sizes, "layers", "feed_forward_size")
     _check_at_least(config, 1, sizes, "a size of at least 1")
     _check_at_least(
-        config, 0, ("source_vocabulary", "segments", "tasks", "position_offset", *_DECODER_SIZES), "0 or more"
+        config,
+        0,
+        ("source_vocabulary", "segments", "tasks", "position_offset", "embedding_size", "classes", *_DECODER_SIZES),
+        "0 or more",
     )
 
 
@@ -252,9 +279,14 @@ def _check_processes(config: ModelConfig) -> None:
 def _check_inputs(config: ModelConfig) -> None:
     if config.source_vocabulary == 0:
         nothing_embedded = {"segments": 0, "tasks": 0, "positions": "none", "embedding_process": ""}
+        nothing_embedded |= {"embedding_size": 0}
         _check_fields(config, nothing_embedded, "with source_vocabulary 0 nothing is embedded")
     if config.positions != "learned":
         _check_fields(config, {"position_offset": 0}, "only a learned table has unused rows")
+    if config.positions == "none":
+        _check_fields(config, {"positions_skip_padding": False}, "there are no positions")
+    if config.embedding_size == config.hidden_size:
+        raise _refuse("embedding_size", config.embedding_size, "0: embeddings of the hidden size are not projected")
     if config.pad_id is not None and not 0 <= config.pad_id < config.source_vocabulary:
         raise _refuse("pad_id", config.pad_id, f"null, or an id below source_vocabulary {config.source_vocabulary}")
 
@@ -278,8 +310,15 @@ def _check_heads(config: ModelConfig) -> None:
     heads = config.heads_on_top
     if "masked_lm" in heads and not config.source_vocabulary:
         raise _refuse("heads_on_top", heads, "no masked_lm: with source_vocabulary 0 there are no tokens to predict")
-    if "next_sentence" in heads and "pooler" not in heads:
-        raise _refuse("heads_on_top", heads, "pooler as well, because next_sentence reads it")
+    for head in ("next_sentence", "sequence_classifier"):
+        if head in heads and "pooler" not in heads:
+            raise _refuse("heads_on_top", heads, f"pooler as well, because {head} reads it")
+    if "pooler" not in heads:
+        _check_fields(config, {"pooler_activation": "tanh"}, "without a pooler there is no other")
+    classifies = "sequence_classifier" in heads or "token_classifier" in heads
+    if classifies != bool(config.classes):
+        expected = "1 or more, the classes of the classifier" if classifies else "0: there is no classifier"
+        raise _refuse("classes", config.classes, expected)
     if config.tied_embeddings and "masked_lm" not in heads:
         raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and it is missing")
 
@@ -287,7 +326,8 @@ def _check_heads(config: ModelConfig) -> None:
 def _check_decoder(config: ModelConfig) -> None:
     sizes = (*_DECODER_SIZES, "source_vocabulary")
     _check_at_least(config, 1, sizes, "at least 1: kind encoder_decoder reads and writes tokens")
-    _check_fields(config, {"segments": 0, "tasks": 0}, "kind encoder_decoder has none")
+    absent = {"segments": 0, "tasks": 0, "positions_skip_padding": False, "embedding_size": 0}
+    _check_fields(config, absent, "kind encoder_decoder has none")
     if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:

@@ -166,9 +166,14 @@ def _embeddings(path: str, tokens: Literal["source", "target"], config: ModelCon
             yield _table(f"{path}.segment.weight", ("segment", config.segments), config)
         if config.tasks:
             yield _table(f"{path}.task.weight", ("task", config.tasks), config)
-    yield NamedValue(f"{path}.sum", ("batch", tokens, "hidden"))
-    process = _process(f"{path}.process", config.embedding_process, tokens, config, config.embedding_dropout)
+    embedding = _embedding_axis(config)
+    yield NamedValue(f"{path}.sum", ("batch", tokens, embedding[0]))
+    rate = config.embedding_dropout
+    process = _process(f"{path}.process", config.embedding_process, tokens, config, rate, embedding)
     yield from process if is_stored else _without_parameters(process)
+    if config.embedding_size:
+        yield from _linear(f"{path}.projection", embedding, ("hidden", config.hidden_size))
+        yield NamedValue(f"{path}.projection", ("batch", tokens, "hidden"))
 
 
 def _attention_block(path: str, name: str, queries: str, keys: str, config: ModelConfig) -> Entries:
@@ -214,6 +219,7 @@ def _feed_forward_block(path: str, tokens: str, config: ModelConfig) -> Entries:
 
 def _heads(config: ModelConfig) -> Entries:
     hidden, vocabulary = ("hidden", config.hidden_size), ("vocabulary", config.source_vocabulary)
+    embedding, classes = _embedding_axis(config), ("class", config.classes)
     for head in DECODER_HEADS:
         if head in config.heads_on_top:
             yield from _linear(f"heads.{head}", hidden, ("target_vocabulary", config.target_vocabulary))
@@ -223,26 +229,46 @@ def _heads(config: ModelConfig) -> Entries:
         yield from _linear("heads.pooler", hidden, hidden)
         yield NamedValue("heads.pooler", ("batch", "hidden"))
     if "masked_lm" in config.heads_on_top:
-        yield from _linear("heads.masked_lm.transform", hidden, hidden)
-        yield from _norm("heads.masked_lm.norm", config)
+        yield from _linear("heads.masked_lm.transform", hidden, embedding)
+        yield from _norm("heads.masked_lm.norm", config, embedding)
         if not config.tied_embeddings:
             yield _table(MASKED_LM_TABLE, vocabulary, config)
-        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", hidden[1])
+        yield Parameter("heads.masked_lm.bias", (vocabulary[1],), (vocabulary[0],), "bias", embedding[1])
         for name in ("transform", "activation", "norm"):
-            yield NamedValue(f"heads.masked_lm.{name}", ("batch", "source", "hidden"))
+            yield NamedValue(f"heads.masked_lm.{name}", ("batch", "source", embedding[0]))
         yield NamedValue("heads.masked_lm", ("batch", "position", "vocabulary"))
     if "next_sentence" in config.heads_on_top:
         yield from _linear("heads.next_sentence", hidden, ("relation", 2))
         yield NamedValue("heads.next_sentence", ("batch", "relation"))
+    if "sequence_classifier" in config.heads_on_top:
+        yield from _linear("heads.sequence_classifier", hidden, classes)
+        yield NamedValue("heads.sequence_classifier", ("batch", "class"))
+    if "token_classifier" in config.heads_on_top:
+        yield from _linear("heads.token_classifier", hidden, classes)
+        yield NamedValue("heads.token_classifier", ("batch", "position", "class"))
+    if "replaced_token" in config.heads_on_top:
+        yield from _linear("heads.replaced_token.transform", hidden, hidden)
+        yield from _linear("heads.replaced_token.output", hidden, ("score", 1))
+        for name in ("transform", "activation"):
+            yield NamedValue(f"heads.replaced_token.{name}", ("batch", "source", "hidden"))
+        yield NamedValue("heads.replaced_token", ("batch", "position"))
 
 
-def _process(path: str, commands: str, tokens: str, config: ModelConfig, rate: float | None = None) -> Entries:
-    axes = ("batch", tokens, "hidden")
+def _process(
+    path: str,
+    commands: str,
+    tokens: str,
+    config: ModelConfig,
+    rate: float | None = None,
+    features: tuple[str, int] | None = None,
+) -> Entries:
+    features = features or ("hidden", config.hidden_size)
+    axes = ("batch", tokens, features[0])
     for place, command in enumerate(commands):
         if command == "a":
             yield NamedValue(f"{path}.residual", axes)
         elif command == "n":
-            yield from _norm(f"{path}.norm", config)
+            yield from _norm(f"{path}.norm", config, features)
             yield NamedValue(f"{path}.norm", axes)
         elif command == "d":
             yield Dropout(f"{path}.dropout.{place}", axes, config.residual_dropout if rate is None else rate)
@@ -258,12 +284,17 @@ def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias
         yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
 
 
-def _norm(path: str, config: ModelConfig) -> Iterator[Parameter]:
+def _norm(path: str, config: ModelConfig, features: tuple[str, int]) -> Iterator[Parameter]:
     # Article 003 learns a single scale and bias instead of one for each dimension.
-    shape, axes = ((config.hidden_size,), ("hidden",)) if config.norm == "layer_norm" else ((1,), ("scalar",))
+    shape, axes = ((features[1],), (features[0],)) if config.norm == "layer_norm" else ((1,), ("scalar",))
     yield Parameter(f"{path}.scale", shape, axes, "scale")
     yield Parameter(f"{path}.bias", shape, axes, "bias")
 
 
 def _table(name: str, axis: tuple[str, int], config: ModelConfig) -> Parameter:
-    return Parameter(name, (axis[1], config.hidden_size), (axis[0], "hidden"), "embedding")
+    embedding = _embedding_axis(config)
+    return Parameter(name, (axis[1], embedding[1]), (axis[0], embedding[0]), "embedding")
+
+
+def _embedding_axis(config: ModelConfig) -> tuple[str, int]:
+    return ("embedding" if config.embedding_size else "hidden", config.embedding_width)

@@ -46,6 +46,7 @@ def _sizes(config: ModelConfig, batch: Batch) -> dict[str, int]:
         **{axis: tokens.shape[1] for axis, tokens in batch.real_tokens().items()},
         "head": config.heads,
         "hidden": config.hidden_size,
+        "embedding": config.embedding_size,
         "feed_forward": config.feed_forward_size,
     }
 

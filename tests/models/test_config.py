@@ -21,7 +21,7 @@ EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: the inputs are vectors
 
 DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
-COUNTS = ("source_vocabulary", "segments", "tasks", "position_offset", *DECODER_SIZES)
+COUNTS = ("source_vocabulary", "segments", "tasks", "position_offset", "embedding_size", "classes", *DECODER_SIZES)
 DROPOUTS = (
     *("embedding_dropout", "residual_dropout", "attention_dropout", "attention_output_dropout"),
     *("feed_forward_dropout", "feed_forward_output_dropout"),
@@ -34,10 +34,12 @@ CHOICES = {
     "attention_output_activation": "none, relu",
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
+    "pooler_activation": "tanh, relu, gelu, gelu_tanh",
     "initializer": "bert, translation, prenorm, annotated, multihead",
 }
 HEADS = (
-    "a tuple (a list in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, in this order, none twice"
+    "a tuple (a list in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, sequence_classifier, "
+    "token_classifier, replaced_token, in this order, none twice"
 )
 DECODER_HEADS = ("logits", "log_probabilities")
 
@@ -51,7 +53,7 @@ def types():
     for name in PROCESSES:
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
     flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
-    for name in (*flags, "normalize_memory"):
+    for name in (*flags, "normalize_memory", "positions_skip_padding"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
@@ -69,9 +71,11 @@ def configs(draw):
     vocabulary = draw(count)
     positions = draw(st.sampled_from([*TABLES, "learned", "none"])) if vocabulary else "none"
     masking = draw(st.sampled_from(["exclude", "fill", "add"]))
-    known = ["pooler", "masked_lm", "next_sentence"] if vocabulary else ["pooler"]
+    known = ["pooler", "sequence_classifier", "token_classifier", "replaced_token"]
+    known[1:1] = ["masked_lm", "next_sentence"] if vocabulary else []
     drawn = draw(st.sets(st.sampled_from(known)))
-    heads = tuple(head for head in known if head in drawn and (head != "next_sentence" or "pooler" in drawn))
+    on_pooler = ("next_sentence", "sequence_classifier")
+    heads = tuple(head for head in known if head in drawn and (head not in on_pooler or "pooler" in drawn))
     segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
     pre_process, decoder = process("nd"), {}
     if vocabulary and draw(st.booleans()):
@@ -86,9 +90,16 @@ def configs(draw):
             "start_id": draw(ids),
             "end_id": draw(ids),
         }
+    sizes = {name: draw(st.integers(1, 10**6)) for name in SIZES}
+    is_pair, classifies = bool(decoder), {"sequence_classifier", "token_classifier"} & set(heads)
+    projected = bool(vocabulary) and not is_pair and draw(st.booleans())
     return ModelConfig(
         **decoder,
-        **{name: draw(st.integers(1, 10**6)) for name in SIZES},
+        **sizes,
+        positions_skip_padding=positions != "none" and not is_pair and draw(st.booleans()),
+        embedding_size=sizes["hidden_size"] + 1 if projected else 0,
+        pooler_activation=draw(st.sampled_from(["tanh", "relu", "gelu", "gelu_tanh"])) if "pooler" in heads else "tanh",
+        classes=draw(st.integers(1, 10**6)) if classifies else 0,
         **{name: draw(rate) for name in DROPOUTS},
         source_vocabulary=vocabulary,
         segments=segments,
@@ -160,6 +171,8 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "segments": 0,
         "tasks": 0,
         "position_offset": 0,
+        "positions_skip_padding": False,
+        "embedding_size": 0,
         "embedding_scale": False,
         "shared_embeddings": False,
         "normalize_memory": False,
@@ -179,6 +192,8 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "feed_forward_dropout": 0.0,
         "feed_forward_output_dropout": 0.0,
         "heads_on_top": (),
+        "pooler_activation": "tanh",
+        "classes": 0,
         "tied_embeddings": False,
         "initializer": "bert",
     }
@@ -212,6 +227,30 @@ def test_a_wrong_type_is_refused(name, value):
     (expected,) = (words for field, _, words in types() if field == name)
     with pytest.raises(ConfigError, match=re.escape(f"{name} is {value!r}; expected {expected}")):
         ModelConfig.from_dict({**BERT.to_dict(), name: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"classes": 2}, "classes is 2; expected 0: there is no classifier"),
+        ({"heads_on_top": ("token_classifier",)}, "classes is 0; expected 1 or more, the classes of the classifier"),
+        ({"heads_on_top": (), "pooler_activation": "relu"}, "pooler_activation is 'relu'; expected 'tanh': without"),
+        ({"embedding_size": 24}, "embedding_size is 24; expected 0: embeddings of the hidden size are not projected"),
+        (
+            {"positions": "none", "positions_skip_padding": True},
+            "positions_skip_padding is True; expected False: there",
+        ),
+    ],
+)
+def test_fields_of_a_task_model_that_contradict_each_other_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        replace(BERT, **fields)
+
+
+@pytest.mark.parametrize("fields", [{"positions_skip_padding": True}, {"embedding_size": 16}])
+def test_a_pair_counts_all_positions_and_projects_nothing(fields):
+    with pytest.raises(ConfigError, match=r"expected .*: kind encoder_decoder has none"):
+        replace(TRANSLATION, **fields)
 
 
 def test_every_field_has_its_refusals_here():
@@ -358,8 +397,10 @@ def test_heads_have_one_order():
     assert replace(BERT, heads_on_top=everything).heads_on_top == everything
 
 
-@pytest.mark.parametrize("heads", [("next_sentence",), ("masked_lm", "next_sentence")])
-def test_next_sentence_needs_the_pooler_that_it_reads(heads):
+@pytest.mark.parametrize(
+    "heads", [("next_sentence",), ("masked_lm", "next_sentence"), ("sequence_classifier", "token_classifier")]
+)
+def test_a_head_needs_the_pooler_that_it_reads(heads):
     message = f"heads_on_top is {heads!r}; expected pooler as well"
     with pytest.raises(ConfigError, match=re.escape(message)):
         ModelConfig.from_dict({**BERT.to_dict(), "heads_on_top": list(heads)})

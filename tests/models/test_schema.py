@@ -16,7 +16,7 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import STANDARD_DEVIATION, initialize, perturb
 from triglot.shared.model.recipes import recipe, recipes
 from triglot.shared.model.schema import named_values
-from triglot.shared.porting.dialects import huggingface
+from triglot.shared.porting.dialects import huggingface_families
 
 BERT = replace(recipe("bert-base-tiny"), layers=1)
 PRETRAINING = replace(BERT, heads_on_top=("pooler", "masked_lm", "next_sentence"))
@@ -301,7 +301,7 @@ def test_bert_base_has_the_parameters_of_the_bert_base_of_transformers():
         theirs = BertModel(BertConfig()).state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.items()}
     ours = schema.parameters(recipe("bert-base"))
-    native = huggingface.TABLE.names(recipe("bert-base"))
+    native = huggingface_families.BERT.table(("pooler",)).names(recipe("bert-base"))
     expected = {
         native[name]: entry.shape[::-1] if entry.role == "linear_weight" else entry.shape
         for name, entry in ours.items()

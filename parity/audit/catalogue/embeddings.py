@@ -1,6 +1,6 @@
 """Bugs in the embeddings."""
 
-from triglot.parity.audit.bug import ANNOTATED, TASKS, TRANSLATION, everywhere
+from triglot.parity.audit.bug import ANNOTATED, CLASSIFIER, DISCRIMINATOR, TASKS, TRANSLATION, everywhere
 
 SEGMENTS = "if self.config.segments and segment_ids.any():\n            assert"
 
@@ -19,6 +19,18 @@ BUGS = {
     ),
     "segments left out where all are zero": everywhere(
         "base.", "embeddings.py", {"if self.config.segments:\n            assert": SEGMENTS}, checks=("invariants",)
+    ),
+    "positions of padding counted": everywhere(
+        "embeddings.sum", "embeddings.py", {"if self.config.positions_skip_padding:": "if False:"}, CLASSIFIER
+    ),
+    "positions of real tokens counted from one": everywhere(
+        "embeddings.sum", "embeddings.py", {"config.position_offset)": "config.position_offset + 1)"}, CLASSIFIER
+    ),
+    "projection without its bias": everywhere(
+        "embeddings.projection",
+        "embeddings.py",
+        {'"projection", self.projection(x))': '"projection", self.projection(x) - self.projection.bias)'},
+        DISCRIMINATOR,
     ),
     "tasks ignored": everywhere(
         "embeddings.sum", "embeddings.py", {"self.task(task_ids)": "self.task(task_ids * 0)"}, TASKS

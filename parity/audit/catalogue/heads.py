@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from triglot.parity.audit.bug import ANNOTATED, PRE_TRAINING, Bug, everywhere
+from triglot.parity.audit.bug import ANNOTATED, CLASSIFIER, DISCRIMINATOR, PRE_TRAINING, Bug, everywhere
 
 SCORED = "log_softmax(self.log_probabilities(x))"
 EVEN = "({}.arange(len(self.bias)) % 2 == 0)"
@@ -73,12 +73,48 @@ BUGS = {
         PRE_TRAINING,
         BANNED,
     ),
-    "pooler without its tanh": Bug(
-        "heads.pooler",
+    "pooler without its tanh": everywhere(
+        "heads.pooler", "heads.py", {"self.pooler_activation(self.pooler(x[:, 0]))": "self.pooler(x[:, 0])"}
+    ),
+    "tanh in the pooler of a model that has a ReLU": everywhere(
+        "heads.pooler", "heads.py", {"[config.pooler_activation]": '["tanh"]'}, CLASSIFIER
+    ),
+    "sequence classifier without the pooler": everywhere(
+        "heads.sequence_classifier",
         "heads.py",
-        {"torch.tanh(self.pooler(x[:, 0]))": "self.pooler(x[:, 0])"},
-        {"paddle.tanh(self.pooler(x[:, 0]))": "self.pooler(x[:, 0])"},
-        {"jnp.tanh(self.pooler(x[:, 0]))": "self.pooler(x[:, 0])"},
+        {'self.sequence_classifier(outputs["pooler"])': "self.sequence_classifier(x[:, 0])"},
+        CLASSIFIER,
+    ),
+    "classes of the sequence classifier in reverse order": Bug(
+        "heads.sequence_classifier",
+        "heads.py",
+        {'self.sequence_classifier(outputs["pooler"])': 'self.sequence_classifier(outputs["pooler"]).flip(1)'},
+        {'self.sequence_classifier(outputs["pooler"])': 'self.sequence_classifier(outputs["pooler"]).flip(1)'},
+        {'self.sequence_classifier(outputs["pooler"])': 'self.sequence_classifier(outputs["pooler"])[:, ::-1]'},
+        CLASSIFIER,
+    ),
+    "token classifier reads the first token only": everywhere(
+        "heads.token_classifier",
+        "heads.py",
+        {"self.token_classifier(x)": "self.token_classifier(x[:, :1] + 0 * x)"},
+        CLASSIFIER,
+    ),
+    "replaced-token head without its activation": everywhere(
+        "heads.replaced_token.activation",
+        "heads.py",
+        {"self.activation(x)": "x"},
+        DISCRIMINATOR,
+    ),
+    "replaced-token scores with the wrong sign": everywhere(
+        "heads.replaced_token", "heads.py", {"self.output(x)[:, :, 0]": "-self.output(x)[:, :, 0]"}, DISCRIMINATOR
+    ),
+    "replaced-token scores at padding": Bug(
+        "heads.replaced_token",
+        "heads.py",
+        {"torch.where(valid, scores, 0.0)": "scores"},
+        {"scores.masked_fill(~valid, paddle.zeros([], scores.dtype))": "scores"},
+        {"jnp.where(valid, scores, 0.0)": "scores"},
+        DISCRIMINATOR,
     ),
     "pooler averages the tokens": everywhere(
         "heads.pooler", "heads.py", {"self.pooler(x[:, 0])": "self.pooler(x.mean(1))"}
