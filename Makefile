@@ -61,7 +61,7 @@ audit: $(READY)
 		$(BIN)/triglot audit --seeds 0 --models 200 --framework paddle --dtype $$dtype \
 			--json build/audit-paddle-$$dtype.json || exit 1; \
 	done
-	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml tests/models/test_awkward_models.py \
+	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml tests/models/test_awkward_models.py tests/porting/test_families.py \
 		tests/models/test_modes.py tests/models/test_generation.py tests/training/test_distillation.py \
 		tests/bench/test_arms.py tests/bench/test_toolchain.py
 

@@ -1,6 +1,6 @@
 """The public functions except those for training. Each combines parts of ``shared``, ``impls`` and ``parity``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ def port(
     source_dialect: str | None = None,
     target_dialect: str | None = None,
     config: str | ModelConfig | Mapping[str, Any] | None = None,
+    heads: Collection[str] | None = None,
     allow_nonfinite: bool = False,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
@@ -78,7 +79,8 @@ def port(
     the names of the tensors decide.
 
     ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not, such as heads
-    and activation. ``allow_nonfinite`` writes NaN and infinity, too.
+    and activation. ``heads`` are those on top of an encoder to keep: () leaves out all of them, None keeps all.
+    ``allow_nonfinite`` writes NaN and infinity, too.
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
     ``left_out`` names the tensors that were not kept, and why.
@@ -94,11 +96,11 @@ def port(
         arguments.path("target", target)
     writer = porting.find_dialect(target_dialect or "neutral")
     if isinstance(source, str) and source in recipes():
-        checkpoint = models.resolve(source, config=config, dialect=source_dialect).checkpoint
+        checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
     else:
         if not isinstance(source, Checkpoint):
             arguments.path("source", source)
-        checkpoint = porting.read(source, source_dialect, config)
+        checkpoint = porting.read(source, source_dialect, config, heads)
     if target is not None:
         porting.write(checkpoint, target, writer.name, allow_nonfinite=allow_nonfinite)
     return checkpoint

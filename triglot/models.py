@@ -1,7 +1,7 @@
 """What MODEL means on the command line: a recipe, a checkpoint file, or weights in another dialect."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,17 @@ class Source:
         return [batch], f"{batch.rows} rows of {path}"
 
 
-def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, dialect: str | None = None) -> Source:
+def resolve(
+    model: str,
+    seed: int = 0,
+    config: recipes.ConfigOverride = None,
+    dialect: str | None = None,
+    heads: Collection[str] | None = None,
+) -> Source:
     """Return the model that ``model`` names.
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
-    the configuration. ``dialect`` says how to read a path; see ``porting.read``.
+    the configuration. ``dialect`` says how to read a path, and ``heads`` which ones to keep; see ``porting.read``.
 
     Raises:
         ModelNotFoundError: ``model`` is neither a recipe nor an existing path.
@@ -65,15 +71,15 @@ def resolve(model: str, seed: int = 0, config: recipes.ConfigOverride = None, di
         raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
     if model in TRAINED:
         folder = _trained_weights(model)
-        return Source(model, porting.read(folder, config=config), _tokenizer(folder))
+        return Source(model, porting.read(folder, config=config, heads=heads), _tokenizer(folder))
     if model in recipes.recipes():
         final = recipes.configured(recipes.recipe(model).to_dict(), config)
-        return Source(model, Checkpoint(final, initialize(final, seed)), None)
+        return Source(model, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
     path = Path(model)
     try:
         if not model:  # Path("") is the current folder
             raise ModelNotFoundError("MODEL is empty")
-        found = porting.recognise(path, dialect)
+        found = porting.recognise(path, dialect, heads)
         return Source(model, found.read(config), _tokenizer(path), found.dialect.name, found.sign)
     except ModelNotFoundError as error:
         if path.suffix:

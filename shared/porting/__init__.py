@@ -4,6 +4,7 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 (``containers/``).
 """
 
+from .heads import with_heads
 from .port import find_dialect, read, recognise, write
 
-__all__ = ["find_dialect", "read", "recognise", "write"]
+__all__ = ["find_dialect", "read", "recognise", "with_heads", "write"]

@@ -1,5 +1,6 @@
 """Read and write weights: find the dialect of a source, and pass the work to it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from triglot.shared.model.recipes import ConfigOverride
 
 from .dialects import DIALECTS, neutral
 from .dialects.dialect import Dialect
+from .heads import with_heads
 from .source import Source
 
 _SHOWN_NAMES = 3  # in a message
@@ -25,11 +27,17 @@ def find_dialect(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def read(source: str | Path | Checkpoint, dialect: str | None = None, config: ConfigOverride = None) -> Checkpoint:
+def read(
+    source: str | Path | Checkpoint,
+    dialect: str | None = None,
+    config: ConfigOverride = None,
+    heads: Collection[str] | None = None,
+) -> Checkpoint:
     """Read ``source``, a path or a checkpoint, as a neutral checkpoint.
 
     ``dialect`` None means that the names of the tensors decide.
     ``config`` says what the weights do not, or corrects it: a recipe, a whole configuration or single fields.
+    ``heads`` are those to keep of an encoder; None: all.
 
     Raises:
         ModelNotFoundError: ``source`` does not exist.
@@ -40,8 +48,8 @@ def read(source: str | Path | Checkpoint, dialect: str | None = None, config: Co
     if isinstance(source, Checkpoint):
         if dialect is not None and find_dialect(dialect).name != neutral.DIALECT.name:
             raise PortingError(f"source_dialect is {dialect!r}, but a checkpoint is always neutral; omit it")
-        return neutral.reconfigured(source, config)
-    return recognise(source, dialect).read(config)
+        return with_heads(neutral.reconfigured(source, config), heads)
+    return recognise(source, dialect, heads).read(config)
 
 
 def write(
@@ -76,17 +84,19 @@ class Recognised:
 
     def read(self, config: ConfigOverride) -> Checkpoint:
         """Read the source as a neutral checkpoint; see ``read``."""
-        return self.dialect.read(self.source, config)
+        return with_heads(self.dialect.read(self.source, config), self.source.heads)
 
 
-def recognise(path: str | Path, dialect: str | None) -> Recognised:
+def recognise(path: str | Path, dialect: str | None, heads: Collection[str] | None = None) -> Recognised:
     """Return the source at ``path`` with its dialect: the one that the user names, or the one that its names show.
+
+    ``heads`` are those to keep; see ``read``.
 
     Raises:
         ModelNotFoundError: ``path`` does not exist.
         PortingError: the dialect is unknown, no dialect or several ones fit, or a file is unreadable.
     """
-    source = Source(Path(path))
+    source = Source(Path(path), heads)
     if dialect is not None:
         named = find_dialect(dialect)
         if source.path.is_dir() and not named.reads_folders:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +24,15 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams"
 class Source:
     """A file or a folder. What is in it is read when it is asked for.
 
+    ``heads`` are those that the user wants to keep; None: all.
+
     Raises:
         ModelNotFoundError: the path does not exist.
         PortingError: the path or a file in it is unreadable or damaged.
     """
 
     path: Path
+    heads: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         try:

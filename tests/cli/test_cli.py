@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 
 import triglot
+from triglot.shared.model.recipes import recipe
+
+PRE_TRAINING = ("pooler", "masked_lm", "next_sentence")
 
 
 def run(*arguments, **options):
@@ -153,6 +157,25 @@ def test_port_round_trip_through_bare_weights(checkpoint_file, tmp_path):
     result = run("port", weights, back, "--source-dialect", "huggingface", "--config", "bert-base-tiny", "--quiet")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert triglot.load(back, "full").digest == digest
+
+
+@pytest.mark.parametrize(
+    ("heads", "kept"), [("none", ()), ("masked_lm,pooler", ("pooler", "masked_lm")), ("keep", PRE_TRAINING)]
+)
+def test_port_keeps_the_heads_that_are_named(heads, kept, make_checkpoint, tmp_path):
+    source, target = tmp_path / "source.npz", tmp_path / "target.npz"
+    triglot.save(make_checkpoint(replace(recipe("bert-base-tiny"), heads_on_top=PRE_TRAINING)), source)
+    result = run("port", source, target, "--heads", heads)
+    assert (result.returncode, result.stderr) == (0, "")
+    ported = triglot.load(target)
+    assert ported.config.heads_on_top == kept
+    left_out = triglot.load(source).tensors.keys() - ported.tensors.keys()
+    for name in left_out:
+        assert f"left out {name}: it belongs to a head that is not kept" in result.stdout
+    assert result.stdout.count("left out") == len(left_out)
+    result = run("port", source, tmp_path / "other.npz", "--heads", "classifier")
+    message = "triglot: the model has no head classifier; expected some of pooler, masked_lm, next_sentence"
+    assert (result.returncode, result.stderr.startswith(message)) == (2, True)
 
 
 def test_parity_on_inputs_from_a_file_and_in_another_python(checkpoint_file, tmp_path):

@@ -15,7 +15,7 @@ from triglot.shared.model.recipes import recipe
 BERT = recipe("bert-base-tiny")
 PRETRAINING = ("pooler", "masked_lm", "next_sentence")
 # The fields that bare weights do not show, as in the tiny BERT.
-NEEDED = {"heads": 3, "activation": "gelu", "norm_eps": 1e-12, "masking": "exclude"}
+NEEDED = {"model_type": "bert", "heads": 3, "activation": "gelu", "norm_eps": 1e-12, "masking": "exclude"}
 # The fields that get their default.
 DEFAULTS = {"pad_id": None, "embedding_dropout": 0.0, "residual_dropout": 0.0, "attention_dropout": 0.0}
 
@@ -64,7 +64,9 @@ def test_a_recipe_gives_all_other_fields(prefix, make_bare):
 @pytest.mark.parametrize("overrides", [None, {}, {"heads": 3}, {"layers": 2, "masking": "exclude", "norm_eps": 1e-12}])
 def test_fields_that_the_weights_do_not_show_are_required(overrides, make_bare):
     path, _ = make_bare()
-    missing = [name for name in ("heads", "activation", "norm_eps", "masking") if name not in (overrides or {})]
+    missing = [
+        name for name in ("model_type", "heads", "activation", "norm_eps", "masking") if name not in (overrides or {})
+    ]
     problem = f"the tensors do not show {', '.join(missing)}; add --set {missing[0]}=.*, or --config with a recipe"
     with pytest.raises(PortingError, match=f"^{re.escape(f'cannot port {path}: ')}.*{problem}"):
         port(path, config=overrides)
@@ -94,7 +96,9 @@ def test_another_number_of_heads_fits_the_same_tensors(make_bare):
 )
 def test_a_missing_tensor_that_shows_a_size_is_refused(name, make_bare):
     path, _ = make_bare(change=lambda tensors: {k: v for k, v in tensors.items() if k != name})
-    with pytest.raises(PortingError, match=f"{re.escape(name)} is missing; expected the weights of a BERT or ERNIE"):
+    with pytest.raises(
+        PortingError, match=f"{re.escape(name)} is missing; expected the weights of the type bert or ernie"
+    ):
         port(path, config=NEEDED)
 
 

@@ -15,7 +15,8 @@ from triglot.shared import checkpoint
 from triglot.shared.errors import ModelNotFoundError, OutputError, PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.dialects import huggingface, huggingface_config
+from triglot.shared.porting.dialects import huggingface_config
+from triglot.shared.porting.dialects.huggingface_families import BERT
 
 # Different sizes, among them odd ones.
 SIZES = {
@@ -185,7 +186,7 @@ def test_a_ported_model_computes_what_transformers_computes(kind, make_model):
 
 @pytest.mark.parametrize("name", ["bert-base", "ernie-base", "minilm-tiny"])
 def test_every_parameter_has_its_own_name(name):
-    table = huggingface.TABLE.names(recipe(name))
+    table = BERT.table(("pooler",)).names(recipe(name))
     assert table.keys() == schema.parameters(recipe(name)).keys()
     assert len(set(table.values())) == len(table)
     assert table == {name: native_name(name) for name in table}
@@ -193,9 +194,9 @@ def test_every_parameter_has_its_own_name(name):
 
 def test_a_parameter_without_a_name_is_refused():
     with pytest.raises(PortingError, match=r"has no name for encoder\.layers\.0\.pre_attention\.norm\.scale"):
-        huggingface.TABLE.names(recipe("dygraph-tiny"))
+        BERT.table(("pooler",)).names(recipe("dygraph-tiny"))
     with pytest.raises(PortingError, match=r"has no name for encoder\.final\.norm\.scale; pass the configuration"):
-        huggingface.TABLE.names(replace(recipe("bert-base-tiny"), final_process="n"))
+        BERT.table(("pooler",)).names(replace(recipe("bert-base-tiny"), final_process="n"))
 
 
 def test_a_square_weight_is_transposed(folder):
@@ -226,8 +227,8 @@ def test_the_prefix_of_task_models_is_accepted(kind, make_model):
 
 
 def test_the_prefix_of_another_model_is_refused(folder):
-    change_tensors(folder, lambda tensors: {f"roberta.{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(PortingError, match=r"is unknown: its tensors are roberta\."):
+    change_tensors(folder, lambda tensors: {f"mpnet.{name}": tensor for name, tensor in tensors.items()})
+    with pytest.raises(PortingError, match=r"is unknown: its tensors are mpnet\."):
         port(folder)
 
 
@@ -268,10 +269,11 @@ def test_a_tensor_under_two_names_is_refused(name, other, folder):
         port(folder)
 
 
+TYPES = "bert, ernie, roberta, xlm-roberta, distilbert, electra"
 DIVISOR, RATE = "a divisor of hidden_size 12", "a rate from 0"
 SIZE, NUMBER = "a whole number of at least 1", "a value of type"
 WRONG_FIELDS = [
-    *(("model_type", value, "one of bert, ernie; Triglot does not support") for value in ("roberta", None, ["bert"])),
+    *(("model_type", value, f"one of {TYPES}; Triglot does not") for value in ("mpnet", None, ["bert"])),
     *(("hidden_act", value, "one of gelu, gelu_new, gelu_pytorch_tanh, relu") for value in ("silu", None, ["gelu"])),
     ("position_embedding_type", "relative_key", "'absolute'; Triglot does not support"),
     *((name, True, "False; Triglot does not support") for name in ("is_decoder", "add_cross_attention")),
@@ -470,5 +472,5 @@ def test_the_source_is_not_changed(folder, tmp_path):
 def test_bert_base_is_the_default_of_transformers():
     from transformers import BertConfig
 
-    config = huggingface_config.from_json(BertConfig().to_dict(), ["pooler.dense.weight"])
+    config = huggingface_config.from_json(BERT, BertConfig().to_dict(), ["pooler"])
     assert config == recipe("bert-base")

@@ -122,10 +122,26 @@ def test_an_expressible_model_is_written_and_read(changes, family, make_checkpoi
         (replace(BERT, output_bias=False), "output_bias False (only True)"),
         (replace(BERT, feed_forward_dropout=0.5), "feed_forward_dropout 0.5 (only 0.0)"),
         (replace(BERT, embedding_dropout=0.5), "embedding_dropout 0.5 (only 0.1)"),
-        (replace(BERT, segments=0), "segments 0 (only 1 or more)"),
+        (replace(BERT, segments=0), "heads_on_top 'pooler' (only with 'sequence_classifier')"),
+        (replace(BERT, embedding_size=16), "heads_on_top 'pooler' (only with 'sequence_classifier')"),
+        (replace(BERT, positions_skip_padding=True), "position_offset 0 (only 1)"),
+        (replace(BERT, positions_skip_padding=True, pad_id=None), "pad_id None (only a number)"),
+        (replace(BERT, segments=0, heads_on_top=(), norm_eps=1e-5), "norm_eps 1e-05 (only 1e-12)"),
+        (
+            replace(BERT, embedding_size=16, heads_on_top=("masked_lm",), activation="relu"),
+            "activation 'relu' (only 'gelu')",
+        ),
+        (
+            replace(BERT, heads_on_top=("pooler", "sequence_classifier", "token_classifier"), classes=2),
+            "two classifiers (only one)",
+        ),
+        (
+            replace(BERT, heads_on_top=("pooler", "masked_lm", "replaced_token")),
+            "heads_on_top 'pooler' (only with 'sequence_classifier')",
+        ),
         (recipe("translation-tiny"), "kind 'encoder_decoder' (only 'encoder')"),
         (recipe("annotated-tiny"), "kind 'encoder_decoder' (only 'encoder')"),
-        (recipe("dygraph-tiny"), "source_vocabulary 0 (only 1 or more), segments 0 (only 1 or more)"),
+        (recipe("dygraph-tiny"), "source_vocabulary 0 (only 1 or more)"),
     ],
 )
 def test_an_inexpressible_model_is_refused_by_its_fields(config, losses, make_checkpoint, tmp_path):
@@ -145,6 +161,7 @@ OTHERS = {
     **{"attention_dropout": 0.5, "feed_forward_dropout": 0.5, "heads_on_top": (), "tied_embeddings": True},
     **{"embedding_scale": True, "norm": "scalar_layer_norm", "attention_output_activation": "relu"},
     **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5, "initializer": "prenorm"},
+    **{"positions_skip_padding": True, "embedding_size": 16, "pooler_activation": "gelu", "classes": 3},
 }
 # An encoder can have only one value for these. ``kind`` itself is refused above.
 OF_A_DECODER = {
@@ -156,6 +173,10 @@ TOGETHER = {
     "masking": {"masking_value": -1.0},
     "masking_value": {"masking": "fill"},
     "tied_embeddings": {"heads_on_top": ("masked_lm",)},
+    "positions_skip_padding": {"position_offset": 1},
+    "embedding_size": {"heads_on_top": ("masked_lm",)},
+    "pooler_activation": {"heads_on_top": ("pooler", "sequence_classifier"), "classes": 2},
+    "classes": {"heads_on_top": ("pooler", "sequence_classifier")},
 }
 
 # The fields that transformers cannot express, and the field that the refusal names: one that follows from the former.

@@ -28,6 +28,9 @@ def port(
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
     config: ConfigOption = None,
     fields: SetOption = None,
+    heads: Annotated[
+        str, typer.Option(metavar="keep|none|HEAD,HEAD", help="Heads to keep; the tensors of others are left out.")
+    ] = "keep",
     allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -40,7 +43,7 @@ def port(
 
     porting.find_dialect(target_dialect).check_target(target)
     check_not_input(target, source)
-    resolved = models.resolve(source, config=configuration(config, fields), dialect=source_dialect)
+    resolved = models.resolve(source, config=configuration(config, fields), dialect=source_dialect, heads=_kept(heads))
     checkpoint = resolved.checkpoint
     porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
     if not quiet:
@@ -49,3 +52,10 @@ def port(
         for name, reason in checkpoint.left_out.items():
             show(tables.print_line, f"left out {name}: {reason}")
         show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+
+
+def _kept(heads: str) -> list[str] | None:
+    """Return the heads that the user wants to keep; None: all."""
+    if heads == "keep":
+        return None
+    return [] if heads == "none" else heads.split(",")

@@ -16,6 +16,8 @@ _ANSWERS = {
     "activation": "relu|gelu|gelu_tanh",
     "norm_first": "true|false",
     "masking": "exclude|fill|add",
+    "model_type": "bert|roberta|electra",
+    "pad_id": "NUMBER",
 }
 
 

@@ -1,15 +1,16 @@
-"""Dialect ``huggingface``: BERT and ERNIE as the transformers library stores them.
+"""Dialect ``huggingface``: encoders as the transformers library stores them.
 
-A model is a folder with ``config.json`` and ``model.safetensors``, or the bare ``.safetensors`` file. Linear weights
-are (out, in). ``huggingface_config.py`` translates the configuration.
+A model is a folder with ``config.json`` and its weights, or a bare file of weights. Linear weights are (out, in).
+``huggingface_families.py`` has the names, and ``huggingface_config.py`` translates the configuration.
 """
 
 import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,51 +23,33 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
 from triglot.shared.porting.containers import safetensors
+from triglot.shared.porting.heads import WHY
 from triglot.shared.porting.source import CONFIG_FILE, Source
 
 from .dialect import Dialect
-from .huggingface_config import from_json, from_shapes, to_json
-from .table import Table, attention
+from .huggingface_config import family_of, family_of_bare_weights, from_json, heads_of, of_bare_weights, to_json
+from .huggingface_families import FAMILIES, Family, is_of_body
+from .sizes import from_shapes
+from .table import check_layers
 
 WEIGHTS_FILE = "model.safetensors"
-SHARDS_FILE = f"{WEIGHTS_FILE}.index.json"
 
-_PREFIX = re.compile(r"^(bert|ernie)\.")  # task models put it before the names of the body, not of their heads
+# Task models put it before the names of the body, not of their heads.
+_PREFIX = re.compile(r"^(bert|ernie|roberta|distilbert|electra)\.")
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 _TOKEN_TABLE = "embeddings.word_embeddings.weight"
-_DECODER, _DECODER_BIAS, _BIAS = (f"cls.predictions.{name}" for name in ("decoder.weight", "decoder.bias", "bias"))
-
-_PROJECTIONS = ("self.query", "self.key", "self.value", "output.dense")
-_LAYER = "encoder.layer.{index}"
-TABLE = Table(
-    "huggingface",
-    {
-        "embeddings.token": "embeddings.word_embeddings",
-        "embeddings.position": "embeddings.position_embeddings",
-        "embeddings.segment": "embeddings.token_type_embeddings",
-        "embeddings.task": "embeddings.task_type_embeddings",
-        "embeddings.process.norm": "embeddings.LayerNorm",
-        **attention("encoder.layers.N.attention", f"{_LAYER}.attention.", _PROJECTIONS),
-        "encoder.layers.N.post_attention.norm": f"{_LAYER}.attention.output.LayerNorm",
-        "encoder.layers.N.feed_forward.inner": f"{_LAYER}.intermediate.dense",
-        "encoder.layers.N.feed_forward.output": f"{_LAYER}.output.dense",
-        "encoder.layers.N.post_feed_forward.norm": f"{_LAYER}.output.LayerNorm",
-        "heads.pooler": "pooler.dense",
-        "heads.masked_lm.transform": "cls.predictions.transform.dense",
-        "heads.masked_lm.norm": "cls.predictions.transform.LayerNorm",
-        "heads.masked_lm.decoder": "cls.predictions.decoder",
-        "heads.masked_lm": "cls.predictions",
-        "heads.next_sentence": "cls.seq_relationship",
-    },
-)
+# The table of tokens, and the first query weight.
+_SIGNS = {
+    _TOKEN_TABLE,
+    *(family.table(()).name("encoder.layers.0.attention.query.weight", "linear_weight") for family in FAMILIES),
+}
 
 
 def sign(source: Source) -> str:
     """Return the name of the table of tokens or of the first query weight, if the source has it."""
     if source.is_neutral:
         return ""
-    shown_by = (_TOKEN_TABLE, "encoder.layer.0.attention.self.query.weight")
-    return next((name for name in source.tensors if _plain_name(name) in shown_by), "")
+    return next((name for name in source.tensors if _plain_name(name) in _SIGNS), "")
 
 
 def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
@@ -76,30 +59,52 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
         PortingError: a file is unreadable, holds anything that cannot be translated without loss, or is bare weights
             and ``config`` does not say what they do not.
     """
-    is_bare, json_fields = source.fields is None, source.fields or {}
+    is_bare = source.fields is None
     tensors, names_in_file = _plain_tensors(source)
     try:
-        if not is_bare:
-            config_fields = from_json(json_fields, tensors).to_dict()
-        elif isinstance(config, str | ModelConfig):
-            config_fields = {}
-        else:
-            shapes = {name: tensor.shape for name, tensor in tensors.items()}
-            config_fields = from_shapes(TABLE, shapes, config or {})
-        final = configured(config_fields, config)
-        alias_names = _remove_duplicates(final, tensors, names_in_file)
-        TABLE.check(
+        configuration = _of_bare_weights if is_bare else _of_folder
+        family, final = configuration(source, tensors, names_in_file, config)
+        table = family.table(final.heads_on_top)
+        alias_names = _remove_duplicates(family, final, tensors, names_in_file)
+        check_layers(final, tensors)
+        left_out = _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        table.check(
             final,
             tensors,
             names_in_file,
-            "expected exactly the encoder of a BERT or ERNIE, its pooler and its pre-training heads; save the model "
-            "without other heads, or pass the configuration of these weights",
-            hint=_hint,
+            f"expected exactly the tensors of a {' or '.join(family.model_types)} with the heads that Triglot has; "
+            "leave other heads out (heads=, or --heads on the command line), or pass their configuration",
+            hint=lambda name: _hint(family, name),
         )
     except TriglotError as error:
         raise PortingError(f"cannot port {source.path}: {error}") from error
-    source_names = alias_names | {name: names_in_file[native] for name, native in TABLE.names(final).items()}
-    return Checkpoint(final, TABLE.to_canonical(final, tensors), source_names)
+    source_names = alias_names | {name: names_in_file[native] for name, native in table.names(final).items()}
+    return Checkpoint(final, table.to_canonical(final, tensors), source_names, left_out=left_out)
+
+
+def _of_folder(
+    source: Source, tensors: Mapping[str, Array], names_in_file: Mapping[str, str], override: ConfigOverride
+) -> tuple[Family, ModelConfig]:
+    """Return the family and the configuration of a folder."""
+    fields = source.fields or {}
+    family = family_of(fields)
+    architectures = cast("list[object]", fields.get("architectures") or [])
+    heads = heads_of(family, tensors, source.heads, [str(name) for name in architectures])
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    classes = from_shapes(family.table(heads), shapes).get("classes", 0)
+    return family, configured(from_json(family, fields, heads, classes).to_dict(), override)
+
+
+def _of_bare_weights(
+    source: Source, tensors: Mapping[str, Array], names_in_file: Mapping[str, str], override: ConfigOverride
+) -> tuple[Family, ModelConfig]:
+    """Return the family and the configuration of a bare file of weights."""
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    family = family_of_bare_weights(names_in_file.values(), override)
+    if isinstance(override, str | ModelConfig):
+        return family, configured({}, override)
+    given = {name: value for name, value in (override or {}).items() if name != "model_type"}
+    return family, configured(of_bare_weights(family, shapes, heads_of(family, tensors, source.heads), given), given)
 
 
 def write(checkpoint: Checkpoint, target: Path) -> None:
@@ -110,14 +115,14 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         OutputError: the target cannot be written.
     """
     config = checkpoint.config
-    json_fields = to_json(config)
-    prefix = "" if set(config.heads_on_top) <= {"pooler"} else f"{json_fields['model_type']}."
+    family, json_fields = to_json(config)
+    prefix = "" if set(config.heads_on_top) <= {"pooler"} else family.prefix_of(json_fields["model_type"])
     tensors = {
-        name if name.startswith("cls.") else prefix + name: tensor
-        for name, tensor in TABLE.from_canonical(checkpoint).items()
+        prefix + name if is_of_body(name) else name: tensor
+        for name, tensor in family.table(config.heads_on_top).from_canonical(checkpoint).items()
     }
-    if _DECODER in tensors:
-        tensors[_DECODER_BIAS] = tensors[_BIAS]  # transformers stores the bias of an untied decoder under both names
+    if family.duplicate_bias and family.decoder in tensors:
+        tensors[family.duplicate_bias] = tensors[family.bias]  # of an untied decoder, transformers stores both
     target = target.absolute()  # "." has no parent
     files.check_folder(target)
     try:
@@ -137,23 +142,26 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
 
 
-def _remove_duplicates(config: ModelConfig, tensors: dict[str, Array], names_in_file: dict[str, str]) -> dict[str, str]:
+def _remove_duplicates(
+    family: Family, config: ModelConfig, tensors: dict[str, Array], names_in_file: dict[str, str]
+) -> dict[str, str]:
     """Keep one name of each tensor that files store twice; return the file's names of removed aliases, by alias.
 
-    A tied decoder and its bias may be present or not. An untied decoder computes with its own bias, and
-    ``cls.predictions.bias``, which transformers stores beside it, affects no result.
+    A tied decoder and its bias may be present or not. An untied decoder computes with its own bias; the other one,
+    which transformers stores beside it, affects no result.
     """
     if "masked_lm" not in config.heads_on_top:
         return {}
-    if _DECODER_BIAS in tensors:
-        if config.tied_embeddings and _BIAS in tensors:
-            _check_equal(_BIAS, _DECODER_BIAS, tensors)
-        tensors[_BIAS], names_in_file[_BIAS] = tensors.pop(_DECODER_BIAS), names_in_file[_DECODER_BIAS]
-    if not config.tied_embeddings or _DECODER not in tensors:
+    if family.duplicate_bias in tensors:
+        if config.tied_embeddings and family.bias in tensors:
+            _check_equal(family.bias, family.duplicate_bias, tensors)
+        tensors[family.bias] = tensors.pop(family.duplicate_bias)
+        names_in_file[family.bias] = names_in_file[family.duplicate_bias]
+    if not config.tied_embeddings or family.decoder not in tensors:
         return {}
-    _check_equal(_TOKEN_TABLE, _DECODER, tensors)
-    del tensors[_DECODER]
-    return {MASKED_LM_TABLE: names_in_file[_DECODER]}
+    _check_equal(_TOKEN_TABLE, family.decoder, tensors)
+    del tensors[family.decoder]
+    return {MASKED_LM_TABLE: names_in_file[family.decoder]}
 
 
 def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> None:
@@ -164,10 +172,25 @@ def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> Non
         )
 
 
-def _hint(name: str) -> str:
+def _leave_out_heads(
+    source: Source, expected: Collection[str], tensors: dict[str, Array], names_in_file: Mapping[str, str]
+) -> dict[str, str]:
+    """Remove the tensors of heads that the user does not keep; return their names in the file, and why."""
+    if source.heads is None:
+        return {}
+    dropped = [
+        name for name in tensors if name not in expected and (not is_of_body(name) or name.startswith("pooler."))
+    ]
+    for name in dropped:
+        del tensors[name]
+    return {names_in_file[name]: WHY for name in dropped}
+
+
+def _hint(family: Family, name: str) -> str:
     """Return how to accept an unexpected tensor, if it belongs to a head that the configuration does not have."""
-    for head, path in (("masked_lm", "cls.predictions."), ("next_sentence", "cls.seq_"), ("pooler", "pooler.")):
-        if name.startswith(path):
+    for head in family.shown_by:
+        paths = [path for path in family.modules if path.split(".")[:2] == ["heads", head]]
+        if any(name.startswith(f"{family.modules[path]}.") for path in paths):
             return f" (add {head} to heads_on_top)"
     return ""
 

@@ -1,186 +1,304 @@
 """The configuration of the dialect ``huggingface``: ``config.json`` to ``ModelConfig`` and back."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from triglot.shared.errors import ConfigError, PortingError
 from triglot.shared.model.config import Activation, Head, ModelConfig
+from triglot.shared.model.recipes import ConfigOverride
+from triglot.shared.porting.heads import check_heads
 from triglot.shared.porting.source import CONFIG_FILE
 
 from .dialect import inexpressible, unanswered
-from .sizes import from_shapes as sizes_from_shapes
-from .sizes import of_one_head, tensor_that_shows
-from .table import Table
+from .huggingface_families import BERT, DISTILBERT, ELECTRA, FAMILIES, ROBERTA, Family
+from .sizes import from_shapes, of_one_head, tensor_that_shows
 
-# Field of ModelConfig -> field of config.json. ``from_json`` and ``to_json`` both read these tables.
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "feed_forward_size": "intermediate_size",
-    "source_vocabulary": "vocab_size",
-    "source_max_length": "max_position_embeddings",
-    "segments": "type_vocab_size",
-}
-_NUMBERS = {
-    "norm_eps": "layer_norm_eps",
-    "residual_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-# The remaining words of ModelConfig's errors, for users who wrote a config.json.
-_JSON_WORDS = {
-    **_SIZES,
-    **_NUMBERS,
-    "configuration": CONFIG_FILE,
-    "pad_id": "pad_token_id",
-    "embedding_dropout": "hidden_dropout_prob",
-}
-# The fields that every model of this dialect has in common.
-_FAMILY = {
-    "positions": "learned",
-    "embedding_process": "nd",
-    "pre_process": "",
-    "post_process": "dan",
-    "final_process": "",
-}
-_MODEL_TYPES = {"bert": "Bert", "ernie": "Ernie"}
+_MODEL_TYPES = {model_type: family for family in FAMILIES for model_type in family.model_types}
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-# Each head and the tensor that shows its presence.
-_HEADS: dict[Head, str] = {
-    "pooler": "pooler.dense.weight",
-    "masked_lm": "cls.predictions.transform.dense.weight",
-    "next_sentence": "cls.seq_relationship.weight",
+# The head that gives a class of transformers its name, and how that name ends. The first one that a model has counts.
+_CLASSES: dict[Head, str] = {
+    "sequence_classifier": "ForSequenceClassification",
+    "token_classifier": "ForTokenClassification",
+    "replaced_token": "ForPreTraining",
+    "next_sentence": "ForNextSentencePrediction",
+    "masked_lm": "ForMaskedLM",
 }
-# The class of transformers that has exactly these heads.
-_CLASSES: dict[tuple[Head, ...], str] = {
-    ("masked_lm",): "ForMaskedLM",
-    ("pooler", "masked_lm"): "ForPreTraining",
-    ("pooler", "next_sentence"): "ForNextSentencePrediction",
-    ("pooler", "masked_lm", "next_sentence"): "ForPreTraining",
-}
+_CLASSIFIERS: tuple[Head, Head] = ("sequence_classifier", "token_classifier")
+_PRE_TRAINING: tuple[set[Head], ...] = ({"pooler", "masked_lm"}, {"pooler", "masked_lm", "next_sentence"})  # of BERT
 # The fields that a bare state dict does not say.
 _NOT_IN_WEIGHTS = ("heads", "activation", "norm_eps", "masking")
-# The sizes that each BERT has.
-_SHOWN_SIZES = ("source_vocabulary", "source_max_length", "segments", "hidden_size", "feed_forward_size")
+# The sizes that each model has.
+_SHOWN_SIZES = ("source_vocabulary", "source_max_length", "hidden_size", "feed_forward_size")
 
 _UNSUPPORTED = "Triglot does not support other models"
 _CORRECT = "use the value that the model was trained with"
 
 
-def from_json(fields: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
-    """Return the configuration that ``config.json`` describes; ``tensor_names`` say which heads the model has.
+def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
+    """Return the family that ``model_type`` names; ``origin`` says where it stands, for messages.
+
+    Raises:
+        PortingError: it names none, or one that is not supported.
+    """
+    return _MODEL_TYPES[_choice(fields, "model_type", _MODEL_TYPES, origin)]
+
+
+def family_of_bare_weights(names: Collection[str], override: ConfigOverride) -> Family:
+    """Return the family that the names of the tensors show, or the user's ``model_type`` if they do not.
+
+    Raises:
+        PortingError: several families have these names, and the user does not say which one it is.
+    """
+    found = [family for family in FAMILIES if any(name.startswith(family.marks) for name in names)]
+    given: Mapping[str, Any] = override if isinstance(override, Mapping) else {}
+    if "model_type" in given:
+        return family_of(given, "configuration")
+    if len(found) == 1:
+        return found[0]
+    # A whole configuration says everything, and so does the number of unused positions.
+    if not isinstance(override, str | ModelConfig) and "position_offset" not in given:
+        raise unanswered(["model_type", *(name for name in _NOT_IN_WEIGHTS if name not in given)])
+    return BERT
+
+
+def heads_of(
+    family: Family, names: Collection[str], kept: Collection[str] | None, architectures: Sequence[str] = ()
+) -> list[Head]:
+    """Return the heads that the tensors show and that are to be kept; None: all.
+
+    ``architectures`` are the names of the model's classes, if they are known.
+
+    Raises:
+        PortingError: a tensor or a head is missing, or two heads have the same names and no class says which it is.
+    """
+    found: list[Head] = [head for head, name in family.shown_by.items() if name in names]
+    if family.pooler_of_classifier and "sequence_classifier" in found and "pooler" not in found:
+        found.insert(0, "pooler")
+    if set(_CLASSIFIERS) <= set(found):
+        found.remove(_absent_classifier(family, found, kept, architectures))
+    check_heads(kept or (), found)
+    heads: list[Head] = [head for head in found if kept is None or head in kept]
+    if "next_sentence" in heads and "pooler" not in found:
+        raise PortingError(
+            f"missing {family.shown_by['pooler']}, whose output {family.shown_by['next_sentence']} reads; save the "
+            "whole model"
+        )
+    return heads
+
+
+def _absent_classifier(
+    family: Family, found: Collection[Head], kept: Collection[str] | None, architectures: Sequence[str]
+) -> Head:
+    """Return the one of two classifiers that a model does not have, although its tensors fit both."""
+    if "pooler" not in found:
+        return "sequence_classifier"  # which reads the pooler
+    named = [head for head in _CLASSIFIERS if any(name.endswith(_CLASSES[head]) for name in architectures)]
+    neither_kept = kept is not None and not set(_CLASSIFIERS) & set(kept)
+    if family is DISTILBERT or named == ["sequence_classifier"] or neither_kept:
+        return "token_classifier"
+    if named == ["token_classifier"]:
+        return "sequence_classifier"
+    raise PortingError(
+        f"{family.shown_by['token_classifier']} may classify sequences or tokens; name the class in architectures of "
+        f"{CONFIG_FILE}, or leave this head out (heads=, or --heads on the command line)"
+    )
+
+
+def from_json(
+    family: Family, fields: Mapping[str, Any], heads_on_top: Collection[Head], classes: int = 0
+) -> ModelConfig:
+    """Return the configuration that ``config.json`` describes, of a model with these heads and classes.
 
     Raises:
         PortingError: a field is missing, impossible, or not supported.
     """
-    model_type = _choice(fields, "model_type", _MODEL_TYPES)
-    activation = _choice(fields, "hidden_act", _ACTIVATIONS)
+    model_type = _choice(fields, "model_type", family.model_types)
+    activation = _choice(fields, family.activation, _ACTIVATIONS)
     for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if fields.get(name, only) != only:
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
-    sizes = {name: _size(fields, json_name) for name, json_name in _SIZES.items()}
-    numbers = {name: _field(fields, json_name) for name, json_name in _NUMBERS.items()}
-    hidden_size, heads = sizes["hidden_size"], sizes["heads"]
+    sizes = {name: _size(fields, json_name) for name, json_name in family.sizes.items()}
+    numbers = {name: _field(fields, json_name) for name, json_name in family.numbers.items()}
+    hidden_size, heads, pad_id = sizes["hidden_size"], sizes["heads"], fields.get("pad_token_id")
     if hidden_size % heads:
-        raise _refused("num_attention_heads", heads, f"a divisor of hidden_size {hidden_size}")
+        raise _refused(family.sizes["heads"], heads, f"a divisor of {family.sizes['hidden_size']} {hidden_size}")
+    if sizes.get("embedding_size") == hidden_size:
+        sizes["embedding_size"] = 0
     has_tasks = _flag(fields, "use_task_id", default=False)
     if has_tasks and model_type != "ernie":
         raise _refused("use_task_id", has_tasks, "true for an ERNIE with tasks, or false")
-    heads_on_top = _heads_on_top(tensor_names)
+    offset = 0
+    if family.pad_offset:
+        offset = _size(fields, "pad_token_id", least=0) + 1
+        sizes["source_max_length"] -= offset
+    exact = [head for head in family.exact_heads if head in heads_on_top]
+    if exact and _ACTIVATIONS[activation] != "gelu":
+        raise _refused(family.activation, activation, f"'gelu', which the head {exact[0]} always has", _UNSUPPORTED)
     tied = _flag(fields, "tie_word_embeddings", default=True)
     config_fields = {
-        **_FAMILY,
+        "masking": "exclude",
+        **family.fields,
         **sizes,
         **numbers,
+        "position_offset": offset,
         "embedding_dropout": numbers["residual_dropout"],
         "key_size": hidden_size // heads,
         "value_size": hidden_size // heads,
         "tasks": _size(fields, "task_type_vocab_size") if has_tasks else 0,
-        "pad_id": fields.get("pad_token_id"),
+        "pad_id": pad_id,
         "activation": _ACTIVATIONS[activation],
-        "masking": "exclude",
-        "heads_on_top": heads_on_top,
-        "tied_embeddings": tied and "masked_lm" in heads_on_top,
+        **_head_fields(family, heads_on_top, tied="masked_lm" in heads_on_top and tied),
+        "classes": classes,
     }
     try:
         return ModelConfig.from_dict(config_fields)
     except ConfigError as error:
-        problem = re.sub(r"\w+", lambda match: _JSON_WORDS.get(match[0], match[0]), str(error))
+        words = _json_words(family)
+        problem = re.sub(r"\w+", lambda match: words.get(match[0], match[0]), str(error))
         raise PortingError(f"{problem}; {_CORRECT}") from error
 
 
-def to_json(config: ModelConfig) -> dict[str, Any]:
-    """Return the content of ``config.json`` for ``config``. This is the inverse of ``from_json``.
+def to_json(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
+    """Return the family that expresses ``config``, and the content of ``config.json``.
+
+    This is the inverse of ``from_json``.
 
     Raises:
-        PortingError: this dialect cannot express the configuration.
+        PortingError: the family cannot express the configuration.
     """
     # Refuse what ``from_json`` could not even read back.
     if config.kind != "encoder":
         raise inexpressible("huggingface", [f"kind {config.kind!r} (only 'encoder')"])
-    losses = [f"{name} 0 (only 1 or more)" for name in ("source_vocabulary", "segments") if not getattr(config, name)]
+    losses = ["source_vocabulary 0 (only 1 or more)"] * (not config.source_vocabulary)
     if config.hidden_size % config.heads:
         losses.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
+    if set(_CLASSIFIERS) <= set(config.heads_on_top):
+        losses.append("two classifiers (only one)")
     if losses:
         raise inexpressible("huggingface", losses)
-    model_type = "ernie" if config.tasks else "bert"
+    family = _family_for(config)
+    fields, losses = _expressed(family, config)
+    if losses:
+        raise inexpressible("huggingface", losses)
+    return family, fields
+
+
+def of_bare_weights(
+    family: Family, shapes: Mapping[str, tuple[int, ...]], heads_on_top: Collection[Head], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields that the names and shapes of bare weights show; ``given`` are those of the user.
+
+    Raises:
+        PortingError: a tensor is missing, or the user did not give a field that the weights do not show.
+    """
+    asked = [name for name in _NOT_IN_WEIGHTS if name not in family.fields]
+    if family.pad_offset and "position_offset" not in given:
+        asked.append("pad_id")
+    if missing := [name for name in asked if name not in given]:
+        raise unanswered(missing)
+    table = family.table(heads_on_top)
+    sizes = from_shapes(table, shapes)
+    for field in (*_SHOWN_SIZES, *(["segments"] if "segments" in family.sizes else [])):
+        if field not in sizes:
+            raise PortingError(
+                f"{tensor_that_shows(table, field)} is missing; expected the weights of the type "
+                f"{' or '.join(family.model_types)}; {_UNSUPPORTED}"
+            )
     fields: dict[str, Any] = {
-        "architectures": [_MODEL_TYPES[model_type] + _CLASSES.get(config.heads_on_top, "Model")],
-        "model_type": model_type,
-        "pad_token_id": config.pad_id,
-        "hidden_act": next(name for name, activation in _ACTIVATIONS.items() if activation == config.activation),
-        "tie_word_embeddings": config.tied_embeddings or "masked_lm" not in config.heads_on_top,
-        **{json_name: getattr(config, name) for name, json_name in {**_SIZES, **_NUMBERS}.items()},
+        **family.fields,
+        **of_one_head(sizes, given["heads"]),
+        **_head_fields(family, heads_on_top, tied="masked_lm" in heads_on_top and family.decoder not in shapes),
     }
-    if config.tasks:
-        fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
-    # Read the fields back to find what they cannot express.
-    wanted, expressed = config.to_dict(), from_json(fields, [_HEADS[head] for head in config.heads_on_top]).to_dict()
-    losses = [
-        f"{name} {wanted[name]!r} (only {expressed[name]!r})" for name in wanted if wanted[name] != expressed[name]
-    ]
-    if losses:
-        raise inexpressible("huggingface", losses)
+    offset = given.get("position_offset")
+    if offset is None and family.pad_offset:
+        pad_id = given["pad_id"]
+        if type(pad_id) is not int or pad_id < 0:
+            raise PortingError(f"pad_id is {pad_id!r}; expected a whole number of at least 0")
+        fields["position_offset"] = offset = pad_id + 1
+    if type(offset) is int:
+        fields["source_max_length"] -= offset
     return fields
 
 
-def from_shapes(
-    table: Table, shapes: Mapping[str, tuple[int, ...]], config_fields: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the fields that the names and shapes of a bare state dict show; ``config_fields`` are those of the user.
-
-    Raises:
-        PortingError: a tensor of BERT is missing, or the user did not give a field that the weights do not show.
-    """
-    if missing := [name for name in _NOT_IN_WEIGHTS if name not in config_fields]:
-        raise unanswered(missing)
-    sizes = sizes_from_shapes(table, shapes)
-    for field in _SHOWN_SIZES:
-        if field not in sizes:
-            name = tensor_that_shows(table, field)
-            raise PortingError(f"{name} is missing; expected the weights of a BERT or ERNIE; {_UNSUPPORTED}")
-    heads_on_top = _heads_on_top(shapes)
+def _head_fields(family: Family, heads_on_top: Collection[Head], *, tied: bool) -> dict[str, Any]:
     return {
-        **_FAMILY,
-        **of_one_head(sizes, config_fields["heads"]),
-        "heads_on_top": heads_on_top,
-        "tied_embeddings": "masked_lm" in heads_on_top and "cls.predictions.decoder.weight" not in shapes,
+        "heads_on_top": list(heads_on_top),
+        "tied_embeddings": tied,
+        "pooler_activation": family.pooler_activation if "pooler" in heads_on_top else "tanh",
     }
 
 
-def _heads_on_top(tensor_names: Collection[str]) -> list[Head]:
-    heads: list[Head] = [head for head, name in _HEADS.items() if name in tensor_names]
-    if "next_sentence" in heads and "pooler" not in heads:
-        raise PortingError(
-            f"missing {_HEADS['pooler']}, whose output {_HEADS['next_sentence']} reads; save the whole model"
-        )
-    return heads
+def _family_for(config: ModelConfig) -> Family:
+    """Return the family that has what is special in ``config``."""
+    if config.positions_skip_padding:
+        return ROBERTA
+    if config.embedding_size or "replaced_token" in config.heads_on_top or config.pooler_activation == "gelu":
+        return ELECTRA
+    return BERT if config.segments else DISTILBERT
+
+
+def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the content of ``config.json``, and the fields of ``config`` that it does not express."""
+    wanted = config.to_dict()
+    losses = [f"heads_on_top {head!r}" for head in config.heads_on_top if head not in family.shown_by]
+    alone = "pooler" in config.heads_on_top and "sequence_classifier" not in config.heads_on_top
+    if alone and family.pooler_activation != "tanh":
+        losses.append("heads_on_top 'pooler' (only with 'sequence_classifier')")
+    losses += [f"{name} 0 (only 1 or more)" for name in ("segments",) if name in family.sizes and not wanted[name]]
+    if any(head in family.exact_heads for head in config.heads_on_top) and config.activation != "gelu":
+        losses.append(f"activation {config.activation!r} (only 'gelu')")
+    if family.pad_offset and config.pad_id is None:
+        losses.append("pad_id None (only a number)")
+    if losses:
+        return {}, losses
+    model_type = "ernie" if config.tasks and family is BERT else family.name
+    sizes = wanted | {"embedding_size": config.embedding_width}
+    if family.pad_offset and config.pad_id is not None:
+        sizes["source_max_length"] += config.pad_id + 1
+    fields: dict[str, Any] = {
+        "architectures": [_class_name(family, model_type, config.heads_on_top)],
+        "model_type": model_type,
+        "pad_token_id": config.pad_id,
+        family.activation: next(name for name, activation in _ACTIVATIONS.items() if activation == config.activation),
+        "tie_word_embeddings": config.tied_embeddings or "masked_lm" not in config.heads_on_top,
+        **{json_name: sizes[name] for name, json_name in {**family.sizes, **family.numbers}.items()},
+    }
+    if config.tasks and family is BERT:
+        fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
+    if config.classes not in (0, 2):  # the library counts their names, and has two by default
+        fields["id2label"] = {str(number): f"LABEL_{number}" for number in range(config.classes)}
+        fields["label2id"] = {label: int(number) for number, label in fields["id2label"].items()}
+    # Read the fields back to find what they cannot express.
+    expressed = from_json(family, fields, config.heads_on_top, config.classes).to_dict()
+    losses = [
+        f"{name} {wanted[name]!r} (only {expressed[name]!r})" for name in wanted if wanted[name] != expressed[name]
+    ]
+    return fields, losses
+
+
+def _class_name(family: Family, model_type: str, heads: Collection[Head]) -> str:
+    """Return the class of transformers that has these heads."""
+    start = family.model_types[model_type]
+    if family is BERT and set(heads) in _PRE_TRAINING:
+        return f"{start}ForPreTraining"
+    return start + next((end for head, end in _CLASSES.items() if head in heads), "Model")
+
+
+def _json_words(family: Family) -> dict[str, str]:
+    """Return the words of ``ModelConfig``'s errors -> those of a user who wrote a config.json."""
+    return {
+        **family.sizes,
+        **family.numbers,
+        "configuration": CONFIG_FILE,
+        "pad_id": "pad_token_id",
+        "embedding_dropout": family.numbers["residual_dropout"],
+    }
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
@@ -189,17 +307,17 @@ def _field(fields: Mapping[str, Any], name: str) -> Any:
     return fields[name]
 
 
-def _choice(fields: Mapping[str, Any], name: str, choices: Collection[str]) -> str:
+def _choice(fields: Mapping[str, Any], name: str, choices: Collection[str], origin: str = CONFIG_FILE) -> str:
     value = _field(fields, name)
     if not isinstance(value, str) or value not in choices:
-        raise _refused(name, value, f"one of {', '.join(choices)}", _UNSUPPORTED)
+        raise PortingError(f"{origin}: {name} is {value!r}; expected one of {', '.join(choices)}; {_UNSUPPORTED}")
     return value
 
 
-def _size(fields: Mapping[str, Any], name: str) -> int:
+def _size(fields: Mapping[str, Any], name: str, least: int = 1) -> int:
     value = _field(fields, name)
-    if type(value) is not int or value < 1:
-        raise _refused(name, value, "a whole number of at least 1")
+    if type(value) is not int or value < least:
+        raise _refused(name, value, f"a whole number of at least {least}")
     return value
 
 

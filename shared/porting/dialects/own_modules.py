@@ -22,6 +22,9 @@ _HEADS: dict[Head, str] = {
     **{head: f"heads.{head}.bias" for head in (*DECODER_HEADS, "pooler")},
     "masked_lm": "heads.masked_lm.transform.bias",
     "next_sentence": "heads.next_sentence.bias",
+    "sequence_classifier": "heads.sequence_classifier.bias",
+    "token_classifier": "heads.token_classifier.bias",
+    "replaced_token": "heads.replaced_token.output.bias",
 }
 
 

@@ -25,6 +25,8 @@ _SHOWN_BY: dict[str, list[tuple[str, int]]] = {
     "target_max_length": [("target_embeddings.position.weight", 0)],
     "segments": [("embeddings.segment.weight", 0)],
     "tasks": [("embeddings.task.weight", 0)],
+    "embedding_size": [("embeddings.token.weight", 1)],
+    "classes": [("heads.sequence_classifier.weight", 1), ("heads.token_classifier.weight", 1)],
 }
 
 
@@ -40,6 +42,8 @@ def from_shapes(table: Table, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
             shape = table.shape(name, _role(name), shapes)
             if shape is not None:
                 sizes.setdefault(field, shape[axis])
+    if sizes.get("embedding_size") == sizes.get("hidden_size"):
+        sizes.pop("embedding_size", None)  # no projection
     return {field: size for field, size in sizes.items() if size}
 
 

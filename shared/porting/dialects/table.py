@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -155,11 +155,7 @@ class Table:
         Raises:
             PortingError: lists every difference, at most six of each kind.
         """
-        layers = max(config.layers, config.decoder_layers)
-        if layers > len(tensors):  # refused before that many names are generated
-            raise PortingError(
-                f"{len(tensors)} tensors cannot be {layers} layers; pass the configuration of this model"
-            )
+        check_layers(config, tensors)
         shapes = {place.name: place.shape for place in self.places(config).values()}
         missing = [f"missing {name}" for name in shapes if name not in tensors]
         shapes |= optional or {}
@@ -230,6 +226,17 @@ def attention(path: str, dialect_path: str, projections: tuple[str, str, str, st
     """Return the entries of a table for query, key, value and output of an attention module."""
     names = zip(("query", "key", "value", "output"), projections, strict=True)
     return {f"{path}.{name}": dialect_path + projection for name, projection in names}
+
+
+def check_layers(config: ModelConfig, tensors: Collection[str]) -> None:
+    """Refuse a number of layers that the tensors cannot have, before that many names are generated.
+
+    Raises:
+        PortingError: there are more layers than tensors.
+    """
+    layers = max(config.layers, config.decoder_layers)
+    if layers > len(tensors):
+        raise PortingError(f"{len(tensors)} tensors cannot be {layers} layers; pass the configuration of this model")
 
 
 def _whole(place: Place, size: int) -> Place:

@@ -1,0 +1,58 @@
+"""Heads: keep those that a user wants, and leave out the rest of an encoder's."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import PortingError
+from triglot.shared.model import schema
+from triglot.shared.model.config import DECODER_HEADS, ModelConfig
+
+WHY = "it belongs to a head that is not kept"
+
+
+def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoint:
+    """Return ``checkpoint`` with the ``kept`` ones of its heads; None: all. ``left_out`` lists the tensors of the rest.
+
+    Raises:
+        PortingError: the model does not have a head, or is no encoder, whose heads alone can be left out.
+        ConfigError: a kept head reads another one that is not kept.
+    """
+    config = checkpoint.config
+    if kept is None or set(kept) == set(config.heads_on_top):
+        return checkpoint
+    check_heads(kept, config.heads_on_top)
+    if set(config.heads_on_top) & set(DECODER_HEADS):
+        raise PortingError(f"the head {config.heads_on_top[0]} is the output of a decoder; keep it")
+    smaller = _config_with(config, kept)
+    tensors = {name: checkpoint.tensors[name] for name in schema.parameters(smaller)}
+    names = checkpoint.source_names
+    left_out = {names.get(name, name): WHY for name in checkpoint.tensors if name not in tensors}
+    kept_names = {name: names[name] for name in tensors if name in names}
+    return Checkpoint(smaller, tensors, kept_names, left_out={**checkpoint.left_out, **left_out})
+
+
+def check_heads(wanted: Collection[str], present: Collection[str]) -> None:
+    """Check that a model has the heads that a user wants to keep.
+
+    Raises:
+        PortingError: it does not.
+    """
+    if missing := [head for head in wanted if head not in present]:
+        raise PortingError(
+            f"the model has no head {', '.join(missing)}; expected some of {', '.join(present) or 'none'} (heads=, or "
+            "--heads on the command line)"
+        )
+
+
+def _config_with(config: ModelConfig, kept: Collection[str]) -> ModelConfig:
+    """Return the configuration with fewer heads, and without the fields of the others."""
+    heads = tuple(head for head in config.heads_on_top if head in kept)
+    classifies = "sequence_classifier" in heads or "token_classifier" in heads
+    return replace(
+        config,
+        heads_on_top=heads,
+        classes=config.classes if classifies else 0,
+        pooler_activation=config.pooler_activation if "pooler" in heads else "tanh",
+        tied_embeddings=config.tied_embeddings and "masked_lm" in heads,
+    )
