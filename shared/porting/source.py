@@ -1,19 +1,20 @@
 """What a user gives to be ported: a file of tensors, or the folder of a model."""
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import manifest
 from triglot.shared.errors import ModelNotFoundError, PortingError
 
 from . import containers
+from .containers import shards
 from .containers import zip as zip_file
+from .json_file import read_object
 
 CONFIG_FILE = "config.json"
 # The weights of a folder. The first one that exists is read.
@@ -56,17 +57,13 @@ class Source:
 
     @cached_property
     def weights(self) -> Path:
-        """The file that holds the tensors."""
+        """The file that holds the tensors, or the index of several such files."""
         if self.path.is_file():
             return self.path
         for name in WEIGHT_FILES:
-            if (self.path / name).is_file():
-                return self.path / name
-        for name in WEIGHT_FILES:
-            if (self.path / f"{name}.index.json").is_file():
-                raise PortingError(
-                    f"{self.path} holds sharded weights; expected a single {name}; save the model as one file"
-                )
+            for path in (self.path / name, self.path / f"{name}{shards.SUFFIX}"):
+                if path.is_file():
+                    return path
         raise PortingError(
             f"{self.path} holds no weights that Triglot recognises; expected {' or '.join(WEIGHT_FILES)} beside "
             f"{CONFIG_FILE}, or give a file"
@@ -80,16 +77,4 @@ class Source:
     @cached_property
     def fields(self) -> Mapping[str, Any] | None:
         """The content of ``config.json``; None for a bare file of weights."""
-        return None if self.path.is_file() else _read_json(self.path / CONFIG_FILE)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PortingError(f"{path} is missing; save the model with its configuration, or give the file") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    if not isinstance(fields, dict):
-        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
-    return cast("dict[str, Any]", fields)
+        return None if self.path.is_file() else read_object(self.path / CONFIG_FILE)

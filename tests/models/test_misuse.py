@@ -188,15 +188,6 @@ def test_report_never_overwrites_an_input(command, workplace, make_checkpoint):
     assert Path("model.npz").read_bytes() == before
 
 
-def test_sharded_weights_are_refused(command, workplace):
-    Path("model").mkdir()
-    Path("model/config.json").write_text("{}")
-    Path("model/model.safetensors.index.json").write_text("{}")
-    code, out, err = command("port", "model", "model.npz")
-    assert (code, out) == (2, "")
-    assert err.startswith("triglot: model holds sharded weights; expected a single model.safetensors")
-
-
 def test_config_json_of_transformers_is_refused(command, workplace):
     Path("config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 12}))
     message = "config.json is the config.json of transformers; pass its folder, with the weights, as MODEL"

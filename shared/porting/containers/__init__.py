@@ -11,7 +11,7 @@ from triglot.shared import pickles
 from triglot.shared.arrays import Array
 from triglot.shared.errors import PortingError
 
-from . import npz, paddle, safetensors, torch
+from . import npz, paddle, safetensors, shards, torch
 from . import zip as zip_file
 
 
@@ -36,11 +36,15 @@ SUFFIXES = " or ".join((", ".join([*BY_SUFFIX][:-1]), [*BY_SUFFIX][-1]))  # for 
 
 
 def find(path: Path) -> Container:
-    """Return the format of a file. Its content decides, and its suffix where the content is damaged.
+    """Return the format of a file, or of the first file that an index lists.
+
+    Its content decides, and its suffix where the content is damaged.
 
     Raises:
         PortingError: the file is unreadable, or its format is unknown.
     """
+    if path.name.endswith(shards.SUFFIX):
+        path = shards.first(path)
     try:
         with path.open("rb") as file:
             start = file.read(pickles.START)
@@ -58,9 +62,11 @@ def find(path: Path) -> Container:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Return the tensors of a file by name, as views of the mapped file.
+    """Return the tensors of a file by name, as views of the mapped file, or those of all files that an index lists.
 
     Raises:
-        PortingError: the file is unreadable or damaged, or its format is unknown.
+        PortingError: a file is unreadable or damaged, or its format is unknown.
     """
+    if path.name.endswith(shards.SUFFIX):
+        return shards.read(path, lambda shard: find(shard).read(shard))
     return find(path).read(path)

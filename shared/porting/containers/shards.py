@@ -1,0 +1,63 @@
+"""Weights in several files with an index, as transformers stores large models.
+
+The index is JSON; its ``weight_map`` says in which file each tensor is. Files of any format may be listed.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from triglot.shared.arrays import Array
+from triglot.shared.errors import PortingError
+from triglot.shared.porting.json_file import read_object
+
+SUFFIX = ".index.json"
+_REMEDY = "restore the file, or save the model again"
+_MOST_NAMES = 6  # in a message
+
+
+def read(path: Path, read_file: Callable[[Path], Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the tensors of all files that the index ``path`` lists, as views of the mapped files.
+
+    ``read_file`` reads one of them.
+
+    Raises:
+        PortingError: the index is damaged, a file is missing or damaged, or the tensors in a file are not those that
+            the index lists.
+    """
+    tensors: dict[str, Array] = {}
+    for name, listed in _listed(path).items():
+        shard = path.parent / name
+        if not shard.is_file():
+            raise PortingError(f"{shard} is missing, but {path.name} lists it; {_REMEDY}")
+        found = read_file(shard)
+        problems = [f"{tensor!r:.80} is missing" for tensor in listed - found.keys()]
+        problems += [f"{tensor!r:.80} is not listed there" for tensor in found.keys() - listed]
+        if problems:
+            problems = [*sorted(problems)[:_MOST_NAMES], *[f"{len(problems)} in all"] * (len(problems) > _MOST_NAMES)]
+            raise PortingError(f"{shard} does not match {path.name}: {', '.join(problems)}; {_REMEDY}")
+        tensors |= found
+    return tensors
+
+
+def first(path: Path) -> Path:
+    """Return the first file that the index ``path`` lists.
+
+    Raises:
+        PortingError: the index is damaged.
+    """
+    return path.parent / next(iter(_listed(path)))
+
+
+def _listed(path: Path) -> dict[str, set[str]]:
+    """Return the names of the files in an index, each with the tensors that it holds."""
+    weight_map: Any = read_object(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise PortingError(f"cannot read {path}: it has no weight_map of tensors to files; {_REMEDY}")
+    listed: dict[str, set[str]] = {}
+    for tensor, name in cast("dict[str, object]", weight_map).items():
+        # A file beside the index, never one elsewhere on the machine.
+        if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\:\0"):
+            raise PortingError(f"cannot read {path}: {name!r:.80} is not the name of a file beside it; {_REMEDY}")
+        listed.setdefault(name, set()).add(tensor)
+    return listed
