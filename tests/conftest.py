@@ -56,6 +56,7 @@ def pytest_addoption(parser):
     )
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
     parser.addoption("--browser", default="", help="the Chromium that opens pages")
+    parser.addoption("--real-models", default="", help="the folder with the packages of trained models")
     parser.addoption("--mutations", default=10_000, type=int, help="damaged checkpoints to read")
 
 
@@ -88,7 +89,11 @@ def pytest_collection_modifyitems(config, items):
                     f"{item.path.stem} {parameters.get('framework', parameters.get('planted_in', ''))}"
                 )
             )
-    long = {"audit": config.getoption("--seeds") > 1, "browser": config.getoption("--browser")}
+    long = {
+        "audit": config.getoption("--seeds") > 1,
+        "browser": config.getoption("--browser"),
+        "real_models": config.getoption("--real-models"),
+    }
     for mark in [mark for mark, wanted in long.items() if not wanted]:
         if left_out := [item for item in items if item.get_closest_marker(mark)]:
             config.hook.pytest_deselected(items=left_out)

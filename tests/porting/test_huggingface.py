@@ -273,7 +273,7 @@ TYPES = "bert, ernie, roberta, xlm-roberta, distilbert, electra"
 DIVISOR, RATE = "a divisor of hidden_size 12", "a rate from 0"
 SIZE, NUMBER = "a whole number of at least 1", "a value of type"
 WRONG_FIELDS = [
-    *(("model_type", value, f"one of {TYPES}; Triglot does not") for value in ("mpnet", None, ["bert"])),
+    *(("model_type", value, f"one of {TYPES}; Triglot does not") for value in ("t5", None, ["bert"])),
     *(("hidden_act", value, "one of gelu, gelu_new, gelu_pytorch_tanh, relu") for value in ("silu", None, ["gelu"])),
     ("position_embedding_type", "relative_key", "'absolute'; Triglot does not support"),
     *((name, True, "False; Triglot does not support") for name in ("is_decoder", "add_cross_attention")),
@@ -310,6 +310,13 @@ def test_a_missing_field_is_refused(field, make_model):
     _, folder = make_model("ernie")
     change_config(folder, **{field: ...})
     with pytest.raises(PortingError, match=rf"config\.json: {field} is missing; add the value"):
+        port(folder)
+
+
+def test_a_known_type_that_is_not_supported_is_refused_with_what_is_missing(folder):
+    change_config(folder, model_type="mpnet")
+    problem = "model_type is 'mpnet', which needs relative positions; Triglot does not have them; expected one of bert,"
+    with pytest.raises(PortingError, match=f"config.json: {problem}"):
         port(folder)
 
 

@@ -36,6 +36,15 @@ _NOT_IN_WEIGHTS = ("heads", "activation", "norm_eps", "masking")
 # The sizes that each model has.
 _SHOWN_SIZES = ("source_vocabulary", "source_max_length", "hidden_size", "feed_forward_size")
 
+# What Triglot lacks for other well-known types.
+_LACKING = {
+    "mpnet": "relative positions",
+    "albert": "layers that share their weights",
+    "deberta": "disentangled attention",
+    "deberta-v2": "disentangled attention",
+    "modernbert": "rotary positions and gated feed-forward layers",
+}
+
 _UNSUPPORTED = "Triglot does not support other models"
 _CORRECT = "use the value that the model was trained with"
 
@@ -46,6 +55,12 @@ def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
     Raises:
         PortingError: it names none, or one that is not supported.
     """
+    model_type = fields.get("model_type")
+    if isinstance(model_type, str) and model_type in _LACKING:
+        raise PortingError(
+            f"{origin}: model_type is {model_type!r}, which needs {_LACKING[model_type]}; Triglot does not have them; "
+            f"expected one of {', '.join(_MODEL_TYPES)}"
+        )
     return _MODEL_TYPES[_choice(fields, "model_type", _MODEL_TYPES, origin)]
 
 
