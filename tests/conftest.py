@@ -56,7 +56,7 @@ def pytest_addoption(parser):
     )
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
     parser.addoption("--browser", default="", help="the Chromium that opens pages")
-    parser.addoption("--real-models", default="", help="the folder with the packages of trained models")
+    parser.addoption("--real-models", default="", help="the folder of the package with a trained model")
     parser.addoption("--mutations", default=10_000, type=int, help="damaged checkpoints to read")
 
 

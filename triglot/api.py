@@ -70,6 +70,8 @@ def port(
     target_dialect: str | None = None,
     config: str | ModelConfig | Mapping[str, Any] | None = None,
     heads: Collection[str] | None = None,
+    dtype: str | None = None,
+    allow_lossy: bool = False,
     allow_nonfinite: bool = False,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
@@ -78,9 +80,11 @@ def port(
     ``docs/porting.md`` lists the dialects. ``target_dialect`` None means "neutral". ``source_dialect`` None means that
     the names of the tensors decide.
 
-    ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not, such as heads
-    and activation. ``heads`` are those on top of an encoder to keep: () leaves out all of them, None keeps all.
-    ``allow_nonfinite`` writes NaN and infinity, too.
+    ``config`` is a recipe, a complete configuration or single fields. It says what the weights do not, such as the
+    number of attention heads and the activation. ``heads`` names the output heads of an encoder to keep (not its
+    attention heads): None keeps all, () keeps none.
+    ``dtype`` converts all tensors; a number that is too large for it is an error, unless ``allow_lossy`` makes it the
+    largest one. ``allow_nonfinite`` writes NaN and infinity, too.
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
     ``left_out`` names the tensors that were not kept, and why.
@@ -94,6 +98,7 @@ def port(
     """
     if target is not None:
         arguments.path("target", target)
+    heads = arguments.names("heads", heads)
     writer = porting.find_dialect(target_dialect or "neutral")
     if isinstance(source, str) and source in recipes():
         checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
@@ -101,6 +106,8 @@ def port(
         if not isinstance(source, Checkpoint):
             arguments.path("source", source)
         checkpoint = porting.read(source, source_dialect, config, heads)
+    if dtype is not None:
+        checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if target is not None:
         porting.write(checkpoint, target, writer.name, allow_nonfinite=allow_nonfinite)
     return checkpoint

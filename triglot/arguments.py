@@ -2,7 +2,8 @@
 
 import os
 import threading
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import CheckpointError, ConfigError, InputError
@@ -78,3 +79,19 @@ def description(name: str, value: Any) -> None:
     """
     if value is not None and not isinstance(value, str):
         raise InputError(f"{name} is a {type(value).__name__}; expected text for the report")
+
+
+def names(name: str, value: Any) -> tuple[str, ...] | None:
+    """Return the names in an argument as a tuple; None stays None.
+
+    Raises:
+        ConfigError: it is a single text, or holds anything but text.
+    """
+    if value is None:
+        return None
+    entries: list[object] = [None]  # no names
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        entries = list(cast("Iterable[object]", value))
+    if not all(isinstance(entry, str) for entry in entries):
+        raise ConfigError(f"{name} is {value!r:.80}; expected a list of names, or None")
+    return tuple(str(entry) for entry in entries)

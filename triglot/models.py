@@ -59,7 +59,7 @@ def resolve(
     """Return the model that ``model`` names.
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
-    the configuration. ``dialect`` says how to read a path, and ``heads`` which ones to keep; see ``porting.read``.
+    the configuration. ``dialect`` says how to read a path, and ``heads`` which heads to keep; see ``porting.read``.
 
     Raises:
         ModelNotFoundError: ``model`` is neither a recipe nor an existing path.

@@ -47,7 +47,7 @@ class MaskedLM(nnx.Module):
 
 
 class ReplacedToken(nnx.Module):
-    """A score for every token: high if another model put it there (the discriminator of ELECTRA, Clark et al. 2020)."""
+    """A score for each token, high if a generator replaced it (the discriminator of ELECTRA, Clark et al. 2020)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.transform = nnx.Linear(config.hidden_size, config.hidden_size, rngs=rngs)
@@ -67,10 +67,10 @@ class Heads(nnx.Module):
 
     On an encoder: "pooler", the first token through a linear layer and an activation, (B, D); "masked_lm", see
     ``MaskedLM``; "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2)
-    (Devlin et al. 2018); "sequence_classifier", scores of the classes, from the pooler, (B, C); "token_classifier",
-    such scores of each token, (B, S, C); "replaced_token", see ``ReplacedToken``. On a decoder: "logits", scores of the
-    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Scores of
-    tokens are zero at padding tokens.
+    (Devlin et al. 2018); "sequence_classifier", class scores from the pooler, (B, C); "token_classifier", class
+    scores for each token, (B, S, C); "replaced_token", see ``ReplacedToken``. On a decoder: "logits", scores of the
+    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Scores
+    per token are zero at padding tokens.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -15,7 +15,7 @@ from .process import PrePostProcess
 
 
 class Embeddings:
-    """The sum of the embeddings that the configuration names, then a process.
+    """The sum of the embeddings that the configuration names, then a process, and for ``embedding_size`` a projection.
 
     ``vocabulary`` and ``max_length`` are the source's or the target's. Segments come from BERT (Devlin et al. 2018),
     tasks from ERNIE 2.0 (Sun et al. 2019), positions that skip padding from RoBERTa (Liu et al. 2019), the projection
@@ -56,7 +56,7 @@ class Embeddings:
         length = token_ids.shape[1]
         position_ids = np.arange(length) + first_position
         if self.config.positions_skip_padding:
-            assert valid is not None  # only a target has none, and a model with a target counts all tokens
+            assert valid is not None  # only a target has none, and a model with a target skips no padding
             position_ids = np.maximum(np.cumsum(valid, axis=1) - 1, 0)
         x = self.token(token_ids)
         if self.config.embedding_scale:

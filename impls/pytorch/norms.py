@@ -33,6 +33,7 @@ class ScalarLayerNorm(nn.Module):
     """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
+    ``size`` is not used.
     """
 
     def __init__(self, config: ModelConfig, size: int | None = None) -> None:

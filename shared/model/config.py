@@ -61,10 +61,10 @@ class ModelConfig:
         ``source_vocabulary`` 0 means that the input is already embedded, shape (B, S, D). ``source_max_length`` is
         the longest sequence. ``segments`` and ``tasks`` are the vocabulary sizes of the segment and task ids of
         BERT and ERNIE, 0 for none. ``positions`` are added to the token embeddings; a learned table begins with
-        ``position_offset`` unused rows. ``positions_skip_padding``: positions count the real tokens of a row, as in
-        RoBERTa. ``pad_id`` pads short rows of a batch; None: no id is padding. ``embedding_scale`` multiplies token
-        embeddings by the square root of D. ``embedding_size`` E: the embeddings have this size, and a linear layer
-        projects them to D, as in ELECTRA; 0: they have size D.
+        ``position_offset`` unused rows. With ``positions_skip_padding``, positions count only the real tokens of a
+        row, as in RoBERTa. ``pad_id`` pads short rows of a batch; None: no id is padding. ``embedding_scale``
+        multiplies token embeddings by the square root of D. ``embedding_size`` E, if not 0, is the size of the
+        embeddings; a linear layer projects them to D, as in ELECTRA.
 
     Targets
         The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. A sentence begins with ``start_id``
@@ -84,12 +84,12 @@ class ModelConfig:
         finite number of the dtype that the softmax runs in, float32 or float64.
 
     Heads
-        ``heads_on_top`` of an encoder are those of BERT, ``pooler``, ``masked_lm`` and, on the pooler,
-        ``next_sentence``; ``replaced_token`` of ELECTRA; and ``sequence_classifier``, on the pooler, and
-        ``token_classifier``, with scores of ``classes``. ``pooler_activation`` is tanh in BERT and another in the
-        classifiers of DistilBERT and ELECTRA. With ``tied_embeddings`` the masked_lm head scores tokens with the token
-        embedding instead of its own table. An ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the
-        target vocabulary.
+        An encoder can have these ``heads_on_top``: ``pooler``, ``masked_lm`` and ``next_sentence`` (BERT),
+        ``replaced_token`` (ELECTRA), ``sequence_classifier`` and ``token_classifier``. ``next_sentence`` and
+        ``sequence_classifier`` read the pooler. ``classes`` is the number of classes of a classifier.
+        ``pooler_activation`` is tanh in BERT and RoBERTa, relu in DistilBERT and gelu in ELECTRA. With
+        ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
+        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
 
     Initialisation
         ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
@@ -292,8 +292,9 @@ def _check_inputs(config: ModelConfig) -> None:
 
 
 def _check_arithmetic(config: ModelConfig) -> None:
-    if config.norm == "scalar_layer_norm" and config.hidden_size < 2:
-        raise _refuse("hidden_size", config.hidden_size, "at least 2: the scalar norm divides by hidden_size - 1")
+    for name in ("hidden_size", "embedding_size"):
+        if config.norm == "scalar_layer_norm" and getattr(config, name) == 1:
+            raise _refuse(name, 1, f"at least 2: the scalar norm divides by {name} - 1")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
     for name in DROPOUT_RATES:
@@ -314,10 +315,10 @@ def _check_heads(config: ModelConfig) -> None:
         if head in heads and "pooler" not in heads:
             raise _refuse("heads_on_top", heads, f"pooler as well, because {head} reads it")
     if "pooler" not in heads:
-        _check_fields(config, {"pooler_activation": "tanh"}, "without a pooler there is no other")
+        _check_fields(config, {"pooler_activation": "tanh"}, "there is no pooler")
     classifies = "sequence_classifier" in heads or "token_classifier" in heads
     if classifies != bool(config.classes):
-        expected = "1 or more, the classes of the classifier" if classifies else "0: there is no classifier"
+        expected = "1 or more, the number of classes" if classifies else "0: there is no classifier"
         raise _refuse("classes", config.classes, expected)
     if config.tied_embeddings and "masked_lm" not in heads:
         raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and it is missing")
@@ -327,7 +328,7 @@ def _check_decoder(config: ModelConfig) -> None:
     sizes = (*_DECODER_SIZES, "source_vocabulary")
     _check_at_least(config, 1, sizes, "at least 1: kind encoder_decoder reads and writes tokens")
     absent = {"segments": 0, "tasks": 0, "positions_skip_padding": False, "embedding_size": 0}
-    _check_fields(config, absent, "kind encoder_decoder has none")
+    _check_fields(config, absent, "kind encoder_decoder does not support it")
     if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:

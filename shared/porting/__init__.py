@@ -4,7 +4,8 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 (``containers/``).
 """
 
+from .conversion import convert
 from .heads import with_heads
 from .port import find_dialect, read, recognise, write
 
-__all__ = ["find_dialect", "read", "recognise", "with_heads", "write"]
+__all__ = ["convert", "find_dialect", "read", "recognise", "with_heads", "write"]

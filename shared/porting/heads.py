@@ -1,4 +1,4 @@
-"""Heads: keep those that a user wants, and leave out the rest of an encoder's."""
+"""Choose the heads of an encoder to keep, and leave out the others."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -12,10 +12,10 @@ WHY = "it belongs to a head that is not kept"
 
 
 def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoint:
-    """Return ``checkpoint`` with the ``kept`` ones of its heads; None: all. ``left_out`` lists the tensors of the rest.
+    """Return ``checkpoint`` with only the ``kept`` heads; None keeps all. ``left_out`` lists the tensors of the others.
 
     Raises:
-        PortingError: the model does not have a head, or is no encoder, whose heads alone can be left out.
+        PortingError: the model does not have a head, or is not an encoder.
         ConfigError: a kept head reads another one that is not kept.
     """
     config = checkpoint.config
@@ -23,11 +23,15 @@ def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoi
         return checkpoint
     check_heads(kept, config.heads_on_top)
     if set(config.heads_on_top) & set(DECODER_HEADS):
-        raise PortingError(f"the head {config.heads_on_top[0]} is the output of a decoder; keep it")
+        raise PortingError(
+            f"the head {config.heads_on_top[0]} is the output of a decoder and cannot be left out; keep it"
+        )
     smaller = _config_with(config, kept)
     tensors = {name: checkpoint.tensors[name] for name in schema.parameters(smaller)}
     names = checkpoint.source_names
     left_out = {names.get(name, name): WHY for name in checkpoint.tensors if name not in tensors}
+    if checkpoint.training:
+        left_out["the training state"] = "it belongs to the model with all of its heads"
     kept_names = {name: names[name] for name in tensors if name in names}
     return Checkpoint(smaller, tensors, kept_names, left_out={**checkpoint.left_out, **left_out})
 
@@ -36,12 +40,12 @@ def check_heads(wanted: Collection[str], present: Collection[str]) -> None:
     """Check that a model has the heads that a user wants to keep.
 
     Raises:
-        PortingError: it does not.
+        PortingError: a head is missing.
     """
     if missing := [head for head in wanted if head not in present]:
         raise PortingError(
-            f"the model has no head {', '.join(missing)}; expected some of {', '.join(present) or 'none'} (heads=, or "
-            "--heads on the command line)"
+            f"the model has no head {', '.join(missing)}; expected any of {', '.join(present) or 'no heads'} (heads=, "
+            "or --heads on the command line)"
         )
 
 

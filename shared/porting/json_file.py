@@ -1,4 +1,4 @@
-"""The JSON files of model folders."""
+"""Read the JSON files of model folders."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        PortingError: the file is missing, unreadable or no JSON object, or an object in it has a key twice.
+        PortingError: the file is missing, is unreadable, is not a JSON object, or repeats a key.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
@@ -25,9 +25,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in content if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.80} occurs twice")
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"{name!r:.80} occurs twice")
+        content[name] = value
     return content

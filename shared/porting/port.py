@@ -37,7 +37,7 @@ def read(
 
     ``dialect`` None means that the names of the tensors decide.
     ``config`` says what the weights do not, or corrects it: a recipe, a whole configuration or single fields.
-    ``heads`` are those to keep of an encoder; None: all.
+    ``heads`` are the heads of an encoder to keep; None keeps all.
 
     Raises:
         ModelNotFoundError: ``source`` does not exist.
@@ -90,7 +90,7 @@ class Recognised:
 def recognise(path: str | Path, dialect: str | None, heads: Collection[str] | None = None) -> Recognised:
     """Return the source at ``path`` with its dialect: the one that the user names, or the one that its names show.
 
-    ``heads`` are those to keep; see ``read``.
+    ``heads`` are the heads to keep; see ``read``.
 
     Raises:
         ModelNotFoundError: ``path`` does not exist.

@@ -25,7 +25,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams"
 class Source:
     """A file or a folder. What is in it is read when it is asked for.
 
-    ``heads`` are those that the user wants to keep; None: all.
+    ``heads`` are the heads to keep; None keeps all.
 
     Raises:
         ModelNotFoundError: the path does not exist.

@@ -174,7 +174,7 @@ def test_port_keeps_the_heads_that_are_named(heads, kept, make_checkpoint, tmp_p
         assert f"left out {name}: it belongs to a head that is not kept" in result.stdout
     assert result.stdout.count("left out") == len(left_out)
     result = run("port", source, tmp_path / "other.npz", "--heads", "classifier")
-    message = "triglot: the model has no head classifier; expected some of pooler, masked_lm, next_sentence"
+    message = "triglot: the model has no head classifier; expected any of pooler, masked_lm, next_sentence"
     assert (result.returncode, result.stderr.startswith(message)) == (2, True)
 
 

@@ -233,8 +233,15 @@ def test_a_wrong_type_is_refused(name, value):
     ("fields", "message"),
     [
         ({"classes": 2}, "classes is 2; expected 0: there is no classifier"),
-        ({"heads_on_top": ("token_classifier",)}, "classes is 0; expected 1 or more, the classes of the classifier"),
-        ({"heads_on_top": (), "pooler_activation": "relu"}, "pooler_activation is 'relu'; expected 'tanh': without"),
+        ({"heads_on_top": ("token_classifier",)}, "classes is 0; expected 1 or more, the number of classes"),
+        (
+            {"heads_on_top": (), "pooler_activation": "relu"},
+            "pooler_activation is 'relu'; expected 'tanh': there is no pooler",
+        ),
+        (
+            {"embedding_size": 1, "norm": "scalar_layer_norm"},
+            "embedding_size is 1; expected at least 2: the scalar norm divides by embedding_size - 1",
+        ),
         ({"embedding_size": 24}, "embedding_size is 24; expected 0: embeddings of the hidden size are not projected"),
         (
             {"positions": "none", "positions_skip_padding": True},
@@ -248,8 +255,8 @@ def test_fields_of_a_task_model_that_contradict_each_other_are_refused(fields, m
 
 
 @pytest.mark.parametrize("fields", [{"positions_skip_padding": True}, {"embedding_size": 16}])
-def test_a_pair_counts_all_positions_and_projects_nothing(fields):
-    with pytest.raises(ConfigError, match=r"expected .*: kind encoder_decoder has none"):
+def test_a_pair_supports_neither_skipped_padding_nor_a_projection(fields):
+    with pytest.raises(ConfigError, match=r"expected .*: kind encoder_decoder does not support it"):
         replace(TRANSLATION, **fields)
 
 
@@ -461,8 +468,8 @@ def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
             {"source_vocabulary": 0, "positions": "none", "pad_id": None},
             "source_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
         ),
-        ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder has none"),
-        ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder has none"),
+        ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder does not support it"),
+        ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder does not support it"),
         ({"heads_on_top": ()}, "heads_on_top is (); expected one of logits, log_probabilities on a decoder"),
         (
             {"heads_on_top": DECODER_HEADS},

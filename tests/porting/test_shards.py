@@ -34,7 +34,7 @@ def test_a_sharded_folder_is_the_same_model(sharded):
     assert port(folder).digest == digest
 
 
-def test_an_index_may_be_given_alone(sharded):
+def test_an_index_alone_can_be_ported(sharded):
     folder, digest = sharded
     whole = port(folder)
     assert port(folder / INDEX, config=whole.config).digest == digest
@@ -111,10 +111,10 @@ def a_truncated_shard(folder):
 
 
 FAULTS = {
-    a_missing_shard: r"safetensors is missing, but model\.safetensors\.index\.json lists it",
+    a_missing_shard: r"safetensors' is missing in .*, but model\.safetensors\.index\.json lists it",
     a_missing_tensor: r"does not match model\.safetensors\.index\.json: '.*' is missing",
-    a_repeated_tensor: r"does not match .*: 'bert\.pooler\.dense\.bias' is not listed there",
-    a_moved_tensor: r"does not match .*: '.*' is (missing|not listed there)",
+    a_repeated_tensor: r"does not match .*: 'bert\.pooler\.dense\.bias' is not in the index",
+    a_moved_tensor: r"does not match .*: '.*' is (missing|not in the index)",
     a_name_that_occurs_twice: r"cannot read .*index\.json: 'bert\.a' occurs twice",
     a_truncated_shard: r"cannot read .*00001-of.*restore the file",
 }
@@ -130,11 +130,29 @@ def test_damaged_shards_are_refused(fault, sharded, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "..", "", "a\\b", "C:x", 3, None, ["a"]])
-def test_a_shard_outside_of_the_folder_is_refused(name, sharded, tmp_path):
+def test_a_shard_outside_the_folder_is_refused(name, sharded, tmp_path):
     folder, _ = sharded
     save_file({"a": np.zeros(1, np.float32)}, tmp_path / "secret.safetensors")
     rewrite(folder, lambda weight_map: weight_map.update({"a": name}))
     with pytest.raises(PortingError, match="is not the name of a file beside it"):
+        port(folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "\ud800", "none.safetensors"])
+def test_a_shard_that_no_folder_can_have_is_missing(name, sharded):
+    folder, _ = sharded
+    rewrite(folder, lambda weight_map: weight_map.update({"a": name}))
+    with pytest.raises(PortingError, match=r"is missing in .*, but ") as refused:
+        port(folder)
+    assert str(refused.value).encode()
+    assert len(str(refused.value)) < 500
+
+
+def test_many_repeated_keys_are_found_at_once(sharded):
+    folder, _ = sharded
+    keys = ", ".join(f'"{number}": 0' for number in [*range(200_000), 199_999])
+    (folder / INDEX).write_text(f"{{{keys}}}")
+    with pytest.raises(PortingError, match="'199999' occurs twice"):
         port(folder)
 
 

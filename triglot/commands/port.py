@@ -10,6 +10,7 @@ from triglot.commands.options import (
     ConfigOption,
     Dialect,
     DialectOption,
+    Dtype,
     ModelArgument,
     QuietOption,
     SetOption,
@@ -29,8 +30,12 @@ def port(
     config: ConfigOption = None,
     fields: SetOption = None,
     heads: Annotated[
-        str, typer.Option(metavar="keep|none|HEAD,HEAD", help="Heads to keep; the tensors of others are left out.")
+        str, typer.Option(metavar="keep|none|HEAD,HEAD", help="Which heads of an encoder to keep.")
     ] = "keep",
+    dtype: Annotated[Dtype | None, typer.Option(help="Convert all tensors.", show_default=False)] = None,
+    allow_lossy: Annotated[
+        bool, typer.Option("--allow-lossy", help="Make numbers that are too large for --dtype its largest one.")
+    ] = False,
     allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -43,19 +48,25 @@ def port(
 
     porting.find_dialect(target_dialect).check_target(target)
     check_not_input(target, source)
-    resolved = models.resolve(source, config=configuration(config, fields), dialect=source_dialect, heads=_kept(heads))
-    checkpoint = resolved.checkpoint
+    resolved = models.resolve(
+        source, config=configuration(config, fields), dialect=source_dialect, heads=_heads_to_keep(heads)
+    )
+    checkpoint, losses = resolved.checkpoint, None
+    if dtype is not None:
+        checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
     if not quiet:
         if resolved.sign:
             show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
         for name, reason in checkpoint.left_out.items():
             show(tables.print_line, f"left out {name}: {reason}")
+        if losses is not None:
+            show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
         show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
 
 
-def _kept(heads: str) -> list[str] | None:
-    """Return the heads that the user wants to keep; None: all."""
+def _heads_to_keep(heads: str) -> list[str] | None:
+    """Return the names of the heads to keep; None keeps all."""
     if heads == "keep":
         return None
-    return [] if heads == "none" else heads.split(",")
+    return [] if heads == "none" else [head.strip() for head in heads.split(",")]

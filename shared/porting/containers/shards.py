@@ -1,8 +1,9 @@
-"""Weights in several files with an index, as transformers stores large models.
+"""Sharded weights: several files with an index, as transformers saves large models.
 
-The index is JSON; its ``weight_map`` says in which file each tensor is. Files of any format may be listed.
+The index is JSON; its ``weight_map`` maps each tensor to its file. The files may have any format that Triglot reads.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -28,11 +29,11 @@ def read(path: Path, read_file: Callable[[Path], Mapping[str, Array]]) -> dict[s
     tensors: dict[str, Array] = {}
     for name, listed in _listed(path).items():
         shard = path.parent / name
-        if not shard.is_file():
-            raise PortingError(f"{shard} is missing, but {path.name} lists it; {_REMEDY}")
+        if not os.path.isfile(shard):
+            raise PortingError(f"{name!r:.80} is missing in {path.parent}, but {path.name} lists it; {_REMEDY}")
         found = read_file(shard)
         problems = [f"{tensor!r:.80} is missing" for tensor in listed - found.keys()]
-        problems += [f"{tensor!r:.80} is not listed there" for tensor in found.keys() - listed]
+        problems += [f"{tensor!r:.80} is not in the index" for tensor in found.keys() - listed]
         if problems:
             problems = [*sorted(problems)[:_MOST_NAMES], *[f"{len(problems)} in all"] * (len(problems) > _MOST_NAMES)]
             raise PortingError(f"{shard} does not match {path.name}: {', '.join(problems)}; {_REMEDY}")
@@ -53,7 +54,7 @@ def _listed(path: Path) -> dict[str, set[str]]:
     """Return the names of the files in an index, each with the tensors that it holds."""
     weight_map: Any = read_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise PortingError(f"cannot read {path}: it has no weight_map of tensors to files; {_REMEDY}")
+        raise PortingError(f"cannot read {path}: it has no weight_map from tensors to files; {_REMEDY}")
     listed: dict[str, set[str]] = {}
     for tensor, name in cast("dict[str, object]", weight_map).items():
         # A file beside the index, never one elsewhere on the machine.

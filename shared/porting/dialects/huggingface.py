@@ -10,7 +10,6 @@ import re
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -27,7 +26,17 @@ from triglot.shared.porting.heads import WHY
 from triglot.shared.porting.source import CONFIG_FILE, Source
 
 from .dialect import Dialect
-from .huggingface_config import family_of, family_of_bare_weights, from_json, heads_of, of_bare_weights, to_json
+from .huggingface_config import (
+    architectures_of,
+    check_activation,
+    check_names,
+    family_of,
+    family_of_bare_weights,
+    from_json,
+    heads_of,
+    of_bare_weights,
+    to_json,
+)
 from .huggingface_families import FAMILIES, Family, is_of_body
 from .sizes import from_shapes
 from .table import check_layers
@@ -64,6 +73,7 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
     try:
         configuration = _of_bare_weights if is_bare else _of_folder
         family, final = configuration(source, tensors, names_in_file, config)
+        check_activation(family, final)
         table = family.table(final.heads_on_top)
         alias_names = _remove_duplicates(family, final, tensors, names_in_file)
         check_layers(final, tensors)
@@ -72,8 +82,9 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
             final,
             tensors,
             names_in_file,
-            f"expected exactly the tensors of a {' or '.join(family.model_types)} with the heads that Triglot has; "
-            "leave other heads out (heads=, or --heads on the command line), or pass their configuration",
+            f"expected exactly the tensors of type {' or '.join(family.model_types)}, with supported heads only; "
+            "restore missing tensors, leave other heads out (heads=, or --heads on the command line), or correct the "
+            "configuration",
             hint=lambda name: _hint(family, name),
         )
     except TriglotError as error:
@@ -88,8 +99,8 @@ def _of_folder(
     """Return the family and the configuration of a folder."""
     fields = source.fields or {}
     family = family_of(fields)
-    architectures = cast("list[object]", fields.get("architectures") or [])
-    heads = heads_of(family, tensors, source.heads, [str(name) for name in architectures])
+    check_names(family, names_in_file.values())
+    heads = heads_of(family, tensors, source.heads, architectures_of(fields))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     classes = from_shapes(family.table(heads), shapes).get("classes", 0)
     return family, configured(from_json(family, fields, heads, classes).to_dict(), override)
@@ -220,7 +231,7 @@ def _plain_name(name: str) -> str:
 
 DIALECT = Dialect(
     "huggingface",
-    f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or a bare .safetensors file",
+    f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE} or pytorch_model.bin (one file or sharded), or bare weights",
     sign,
     read,
     write,

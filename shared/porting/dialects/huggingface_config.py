@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from triglot.shared.errors import ConfigError, PortingError
 from triglot.shared.model.config import Activation, Head, ModelConfig
@@ -21,7 +21,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-# The head that gives a class of transformers its name, and how that name ends. The first one that a model has counts.
+# Head -> ending of the class name in transformers. The first head that a model has decides.
 _CLASSES: dict[Head, str] = {
     "sequence_classifier": "ForSequenceClassification",
     "token_classifier": "ForTokenClassification",
@@ -31,14 +31,14 @@ _CLASSES: dict[Head, str] = {
 }
 _CLASSIFIERS: tuple[Head, Head] = ("sequence_classifier", "token_classifier")
 _PRE_TRAINING: tuple[set[Head], ...] = ({"pooler", "masked_lm"}, {"pooler", "masked_lm", "next_sentence"})  # of BERT
-# The fields that a bare state dict does not say.
+# The fields that a bare state dict does not show.
 _NOT_IN_WEIGHTS = ("heads", "activation", "norm_eps", "masking")
 # The sizes that each model has.
 _SHOWN_SIZES = ("source_vocabulary", "source_max_length", "hidden_size", "feed_forward_size")
 
 # What Triglot lacks for other well-known types.
 _LACKING = {
-    "mpnet": "relative positions",
+    "mpnet": "a relative position bias",
     "albert": "layers that share their weights",
     "deberta": "disentangled attention",
     "deberta-v2": "disentangled attention",
@@ -50,7 +50,7 @@ _CORRECT = "use the value that the model was trained with"
 
 
 def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
-    """Return the family that ``model_type`` names; ``origin`` says where it stands, for messages.
+    """Return the family that ``model_type`` names; ``origin`` is the source of ``fields``, for messages.
 
     Raises:
         PortingError: it names none, or one that is not supported.
@@ -58,10 +58,24 @@ def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
     model_type = fields.get("model_type")
     if isinstance(model_type, str) and model_type in _LACKING:
         raise PortingError(
-            f"{origin}: model_type is {model_type!r}, which needs {_LACKING[model_type]}; Triglot does not have them; "
-            f"expected one of {', '.join(_MODEL_TYPES)}"
+            f"{origin}: model_type is {model_type!r}; expected one of {', '.join(_MODEL_TYPES)}; Triglot does not "
+            f"support {_LACKING[model_type]}"
         )
     return _MODEL_TYPES[_choice(fields, "model_type", _MODEL_TYPES, origin)]
+
+
+def check_names(family: Family, names: Collection[str]) -> None:
+    """Refuse names that only another family has; ``names`` are those in the file.
+
+    Raises:
+        PortingError: there is such a name.
+    """
+    for other in FAMILIES:
+        marked = next((name for name in names if name.startswith(other.marks)), None)
+        if other is not family and marked is not None:
+            raise PortingError(
+                f"{marked} is a name of {other.name}, but model_type is {family.name}; correct model_type"
+            )
 
 
 def family_of_bare_weights(names: Collection[str], override: ConfigOverride) -> Family:
@@ -70,16 +84,33 @@ def family_of_bare_weights(names: Collection[str], override: ConfigOverride) -> 
     Raises:
         PortingError: several families have these names, and the user does not say which one it is.
     """
-    found = [family for family in FAMILIES if any(name.startswith(family.marks) for name in names)]
     given: Mapping[str, Any] = override if isinstance(override, Mapping) else {}
     if "model_type" in given:
-        return family_of(given, "configuration")
+        family = family_of(given, "configuration")
+        check_names(family, names)
+        return family
+    found = [family for family in FAMILIES if any(name.startswith(family.marks) for name in names)]
     if len(found) == 1:
         return found[0]
-    # A whole configuration says everything, and so does the number of unused positions.
+    # A whole configuration answers everything, and ``position_offset`` tells BERT from RoBERTa.
     if not isinstance(override, str | ModelConfig) and "position_offset" not in given:
         raise unanswered(["model_type", *(name for name in _NOT_IN_WEIGHTS if name not in given)])
     return BERT
+
+
+def architectures_of(fields: Mapping[str, Any]) -> list[str]:
+    """Return the names of the classes in ``config.json``; none if it names none.
+
+    Raises:
+        PortingError: the field is no list of names.
+    """
+    value = fields.get("architectures")
+    names: list[object] = cast("list[object]", value) if isinstance(value, list) else [None]
+    if value is None:
+        return []
+    if not all(isinstance(name, str) for name in names):
+        raise _refused("architectures", cast("object", value), "a list of the names of classes, or null")
+    return [str(name) for name in names]
 
 
 def heads_of(
@@ -95,8 +126,9 @@ def heads_of(
     found: list[Head] = [head for head, name in family.shown_by.items() if name in names]
     if family.pooler_of_classifier and "sequence_classifier" in found and "pooler" not in found:
         found.insert(0, "pooler")
-    if set(_CLASSIFIERS) <= set(found):
-        found.remove(_absent_classifier(family, found, kept, architectures))
+    if set(_CLASSIFIERS) & set(found):
+        classifier = _classifier(family, found, kept, architectures)
+        found = [head for head in found if head not in _CLASSIFIERS or head == classifier]
     check_heads(kept or (), found)
     heads: list[Head] = [head for head in found if kept is None or head in kept]
     if "next_sentence" in heads and "pooler" not in found:
@@ -107,22 +139,29 @@ def heads_of(
     return heads
 
 
-def _absent_classifier(
+def _classifier(
     family: Family, found: Collection[Head], kept: Collection[str] | None, architectures: Sequence[str]
-) -> Head:
-    """Return the one of two classifiers that a model does not have, although its tensors fit both."""
-    if "pooler" not in found:
-        return "sequence_classifier"  # which reads the pooler
-    named = [head for head in _CLASSIFIERS if any(name.endswith(_CLASSES[head]) for name in architectures)]
-    neither_kept = kept is not None and not set(_CLASSIFIERS) & set(kept)
-    if family is DISTILBERT or named == ["sequence_classifier"] or neither_kept:
-        return "token_classifier"
-    if named == ["token_classifier"]:
-        return "sequence_classifier"
-    raise PortingError(
-        f"{family.shown_by['token_classifier']} may classify sequences or tokens; name the class in architectures of "
-        f"{CONFIG_FILE}, or leave this head out (heads=, or --heads on the command line)"
-    )
+) -> Head | None:
+    """Return the classifier of a model that has one; None: the user does not keep it, so it does not matter which.
+
+    The class decides, because a multiple-choice model has the same tensors. Without a class, only names that no other
+    model has are accepted.
+    """
+    if kept is not None and not set(_CLASSIFIERS) & set(kept):
+        return None
+    named: list[Head] = [head for head in _CLASSIFIERS for name in architectures if name.endswith(_CLASSES[head])]
+    if len(set(named)) == 1 and named[0] in found:
+        return named[0]
+    if family is DISTILBERT and "pooler" in found:
+        found = [head for head in found if head != "token_classifier"]
+    classifier: Head = "token_classifier" if "token_classifier" in found else "sequence_classifier"
+    if architectures or (classifier == "token_classifier" and "pooler" in found):
+        raise PortingError(
+            f"{family.shown_by[classifier]} may belong to a classifier of sequences or of tokens or to a "
+            f"multiple-choice model; name {' or '.join(_CLASSES[head] for head in _CLASSIFIERS)} in architectures of "
+            f"{CONFIG_FILE}, or leave this head out (heads=, or --heads on the command line)"
+        )
+    return classifier
 
 
 def from_json(
@@ -151,10 +190,10 @@ def from_json(
     offset = 0
     if family.pad_offset:
         offset = _size(fields, "pad_token_id", least=0) + 1
+        if sizes["source_max_length"] <= offset:
+            longest = family.sizes["source_max_length"]
+            raise _refused(longest, sizes["source_max_length"], f"more than pad_token_id + 1, which is {offset}")
         sizes["source_max_length"] -= offset
-    exact = [head for head in family.exact_heads if head in heads_on_top]
-    if exact and _ACTIVATIONS[activation] != "gelu":
-        raise _refused(family.activation, activation, f"'gelu', which the head {exact[0]} always has", _UNSUPPORTED)
     tied = _flag(fields, "tie_word_embeddings", default=True)
     config_fields = {
         "masking": "exclude",
@@ -204,10 +243,24 @@ def to_json(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     return family, fields
 
 
+def check_activation(family: Family, config: ModelConfig) -> None:
+    """Refuse heads that always use the exact GELU beside another activation of the layers.
+
+    Raises:
+        PortingError: the model has such a head.
+    """
+    exact = [head for head in family.exact_heads if head in config.heads_on_top]
+    if exact and config.activation != "gelu":
+        raise PortingError(
+            f"activation is {config.activation!r}; expected 'gelu', which the head {exact[0]} of {family.name} always "
+            "uses; leave this head out (heads=, or --heads on the command line)"
+        )
+
+
 def of_bare_weights(
     family: Family, shapes: Mapping[str, tuple[int, ...]], heads_on_top: Collection[Head], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields that the names and shapes of bare weights show; ``given`` are those of the user.
+    """Return the fields that the names and shapes of bare weights show; ``given`` holds those of the user.
 
     Raises:
         PortingError: a tensor is missing, or the user did not give a field that the weights do not show.
@@ -250,7 +303,7 @@ def _head_fields(family: Family, heads_on_top: Collection[Head], *, tied: bool) 
 
 
 def _family_for(config: ModelConfig) -> Family:
-    """Return the family that has what is special in ``config``."""
+    """Return the family that has the special features of ``config``."""
     if config.positions_skip_padding:
         return ROBERTA
     if config.embedding_size or "replaced_token" in config.heads_on_top or config.pooler_activation == "gelu":
@@ -286,7 +339,7 @@ def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], lis
     }
     if config.tasks and family is BERT:
         fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
-    if config.classes not in (0, 2):  # the library counts their names, and has two by default
+    if config.classes not in (0, 2):  # transformers counts the names; two is its default
         fields["id2label"] = {str(number): f"LABEL_{number}" for number in range(config.classes)}
         fields["label2id"] = {label: int(number) for number, label in fields["id2label"].items()}
     # Read the fields back to find what they cannot express.
@@ -306,7 +359,7 @@ def _class_name(family: Family, model_type: str, heads: Collection[Head]) -> str
 
 
 def _json_words(family: Family) -> dict[str, str]:
-    """Return the words of ``ModelConfig``'s errors -> those of a user who wrote a config.json."""
+    """Map field names in the errors of ``ModelConfig`` to those of config.json."""
     return {
         **family.sizes,
         **family.numbers,
@@ -344,4 +397,4 @@ def _flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def _refused(name: str, value: object, expected: str, remedy: str = _CORRECT) -> PortingError:
-    return PortingError(f"{CONFIG_FILE}: {name} is {value!r}; expected {expected}; {remedy}")
+    return PortingError(f"{CONFIG_FILE}: {name} is {value!r:.80}; expected {expected}; {remedy}")

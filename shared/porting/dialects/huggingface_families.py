@@ -1,6 +1,7 @@
-"""The families of the dialect ``huggingface``: models of transformers that share their names and their configuration.
+"""The families of the dialect ``huggingface``: model types that share tensor names and configuration fields.
 
-To add a family, write a ``Family``, and list it in ``FAMILIES``. Names were read from transformers 5.23.
+To add a family, define a ``Family``, add it to ``FAMILIES``, and extend ``_PREFIX`` (``huggingface.py``) and
+``_family_for`` (``huggingface_config.py``). Names were read from transformers 5.23.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,18 +42,18 @@ class Family:
     """Models with the same names.
 
     Attributes:
-        model_types: the ``model_type`` of config.json -> how the names of its classes begin.
+        model_types: each ``model_type`` of config.json -> the prefix of its class names.
         prefix: what task models put before the names of the body, not before those of their heads; None: the model
             type.
         modules: the names of the body and of the heads; see ``Table``.
-        pooler_of_classifier: the pooler's name in a model with a sequence classifier, if it has another one there.
-        shown_by: each head, and the tensor that shows that a file has it.
-        marks: how the names begin that only this family has.
+        pooler_of_classifier: the pooler's name in a model with a sequence classifier, if it differs there.
+        shown_by: each head -> a tensor whose presence shows it.
+        marks: prefixes of tensor names that only this family has.
         decoder, bias: the table and the bias of the masked_lm head.
         duplicate_bias: a further copy of that bias.
-        sizes, numbers, activation, embedding_dropout: the fields of config.json that hold fields of a configuration.
+        sizes, numbers, activation: fields of ``ModelConfig`` -> those of config.json.
         fixed: the fields of a configuration that are the same in all models.
-        exact_heads: the heads that compute the exact GELU whatever the activation of the layers.
+        exact_heads: the heads that always use the exact GELU, whatever the activation of the layers.
         pooler_activation: the activation of the pooler.
         pad_offset: positions begin after the pad id.
     """
