@@ -70,8 +70,8 @@ class Heads(nn.Layer):
     ``MaskedLM``; "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2)
     (Devlin et al. 2018); "sequence_classifier", class scores from the pooler, (B, C); "token_classifier", class
     scores for each token, (B, S, C); "replaced_token", see ``ReplacedToken``. On a decoder: "logits", scores of the
-    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Scores
-    per token are zero at padding tokens.
+    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Padding
+    tokens have scores of zero.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -59,8 +59,8 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
     Each tensor is converted when it is asked for. NaN and infinity stay what they are.
 
     Raises:
-        PortingError: there is no such dtype; or a number is too large for it, which ``allow_lossy`` would make the
-            largest number of the format.
+        PortingError: the dtype is unknown, or a number is too large for it and ``allow_lossy`` is False. If it is True,
+            such a number becomes the largest one of the format.
     """
     if dtype not in DTYPES:
         raise PortingError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")

@@ -253,6 +253,8 @@ def test_a_classifier_beside_a_pooler_needs_its_class(save):
     ):
         port(folder)
     assert port(folder, heads=["pooler"]).config.heads_on_top == ("pooler",)
+    assert port(folder, heads=["pooler", "token_classifier"]).config.heads_on_top == ("pooler", "token_classifier")
+    assert port(folder, heads=CLASSIFIER).config.heads_on_top == CLASSIFIER
 
 
 @pytest.mark.parametrize("start", ["Bert", "Roberta", "DistilBert"])

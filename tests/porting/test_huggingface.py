@@ -326,6 +326,8 @@ def test_fields_that_older_files_lack_are_optional(folder):
     assert port(folder).config == plain.config
     change_config(folder, position_embedding_type="absolute", is_decoder=False)
     assert port(folder).config == plain.config
+    change_config(folder, position_embedding_type=None, is_decoder=None, tie_word_embeddings=None, use_task_id=None)
+    assert port(folder).config == plain.config
 
 
 def test_one_head_has_the_whole_hidden_size(folder):

@@ -85,7 +85,7 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
             f"expected exactly the tensors of type {' or '.join(family.model_types)}, with supported heads only; "
             "restore missing tensors, leave other heads out (heads=, or --heads on the command line), or correct the "
             "configuration",
-            hint=lambda name: _hint(family, name),
+            hint=lambda name: _hint(family, final, name),
         )
     except TriglotError as error:
         raise PortingError(f"cannot port {source.path}: {error}") from error
@@ -197,9 +197,9 @@ def _leave_out_heads(
     return {names_in_file[name]: WHY for name in dropped}
 
 
-def _hint(family: Family, name: str) -> str:
+def _hint(family: Family, config: ModelConfig, name: str) -> str:
     """Return how to accept an unexpected tensor, if it belongs to a head that the configuration does not have."""
-    for head in family.shown_by:
+    for head in [head for head in family.shown_by if head not in config.heads_on_top]:
         paths = [path for path in family.modules if path.split(".")[:2] == ["heads", head]]
         if any(name.startswith(f"{family.modules[path]}.") for path in paths):
             return f" (add {head} to heads_on_top)"

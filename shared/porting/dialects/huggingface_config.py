@@ -144,14 +144,17 @@ def _classifier(
 ) -> Head | None:
     """Return the classifier of a model that has one; None: the user does not keep it, so it does not matter which.
 
-    The class decides, because a multiple-choice model has the same tensors. Without a class, only names that no other
-    model has are accepted.
+    The class decides, because a multiple-choice model has the same tensors. Without a class, the user decides, or names
+    that no other model has.
     """
-    if kept is not None and not set(_CLASSIFIERS) & set(kept):
+    wanted: list[Head] | None = None if kept is None else [head for head in _CLASSIFIERS if head in kept]
+    if wanted == []:
         return None
     named: list[Head] = [head for head in _CLASSIFIERS for name in architectures if name.endswith(_CLASSES[head])]
     if len(set(named)) == 1 and named[0] in found:
         return named[0]
+    if wanted and not architectures:
+        return wanted[0]  # the user's answer
     if family is DISTILBERT and "pooler" in found:
         found = [head for head in found if head != "token_classifier"]
     classifier: Head = "token_classifier" if "token_classifier" in found else "sequence_classifier"
@@ -159,7 +162,7 @@ def _classifier(
         raise PortingError(
             f"{family.shown_by[classifier]} may belong to a classifier of sequences or of tokens or to a "
             f"multiple-choice model; name {' or '.join(_CLASSES[head] for head in _CLASSIFIERS)} in architectures of "
-            f"{CONFIG_FILE}, or leave this head out (heads=, or --heads on the command line)"
+            f"{CONFIG_FILE}, or say which heads to keep (heads=, or --heads on the command line)"
         )
     return classifier
 
@@ -175,7 +178,7 @@ def from_json(
     model_type = _choice(fields, "model_type", family.model_types)
     activation = _choice(fields, family.activation, _ACTIVATIONS)
     for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
-        if fields.get(name, only) != only:
+        if fields.get(name) not in (None, only):
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
     sizes = {name: _size(fields, json_name) for name, json_name in family.sizes.items()}
     numbers = {name: _field(fields, json_name) for name, json_name in family.numbers.items()}
@@ -318,7 +321,8 @@ def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], lis
     alone = "pooler" in config.heads_on_top and "sequence_classifier" not in config.heads_on_top
     if alone and family.pooler_activation != "tanh":
         losses.append("heads_on_top 'pooler' (only with 'sequence_classifier')")
-    losses += [f"{name} 0 (only 1 or more)" for name in ("segments",) if name in family.sizes and not wanted[name]]
+    if "segments" in family.sizes and not config.segments:
+        losses.append("segments 0 (only 1 or more)")
     if any(head in family.exact_heads for head in config.heads_on_top) and config.activation != "gelu":
         losses.append(f"activation {config.activation!r} (only 'gelu')")
     if family.pad_offset and config.pad_id is None:
@@ -390,7 +394,9 @@ def _size(fields: Mapping[str, Any], name: str, least: int = 1) -> int:
 
 
 def _flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = fields.get(name, default)
+    value = fields.get(name)
+    if value is None:  # the same as an absent field
+        return default
     if not isinstance(value, bool):
         raise _refused(name, value, "true or false")
     return value
