@@ -84,6 +84,7 @@ def worst_share(
         return whole
     counted = np.ones((1,) * error.ndim, np.bool_) if selected is None else selected
     counted = np.broadcast_to(counted, (*error.shape[:-1], counted.shape[-1]))
+    sizes[0] = np.where(_is_chaotic(sizes[1], magnitude, scopes[0], dtype), 0.0, sizes[0])
     return max([whole, *(_worst_group(scope, sizes, counted, dtype) for scope in scopes)], key=lambda share: share.used)
 
 
@@ -98,6 +99,19 @@ def _worst_group(scope: Scope, sizes: Sequence[Array], counted: Bools, dtype: st
         return Share("", 0.0, 0.0, 0.0)
     where = f"{scope.name} {', '.join(str(int(index)) for index in place)}"
     return Share(where, float(error[place]), float(noise[place]), float(limit[place]))
+
+
+def _is_chaotic(noise: Array, magnitude: float, channel: Scope, dtype: str) -> Bools:
+    """Return which tokens have far more noise than the others, so that one token decides the noise of every channel.
+
+    Their noise points in a few random directions, and a correct result may point in another, where a channel has less.
+    Only the whole value can be judged there.
+    """
+    by_token = noise.max(axis=channel.axes, keepdims=True)
+    if by_token.size <= LEAST_TOKENS:
+        return np.zeros_like(by_token, np.bool_)
+    usual = float(np.partition(by_token, -LEAST_TOKENS, axis=None)[-LEAST_TOKENS])
+    return by_token > budget(usual, magnitude, dtype)
 
 
 def _has_enough_tokens(counted: Bools, others: tuple[int, ...]) -> Bools:

@@ -59,6 +59,20 @@ def test_few_tokens_have_no_budget_of_their_own(tokens, where):
     assert share_of(error, truth, selected).where == where
 
 
+def test_a_channel_is_not_judged_at_a_token_that_decides_its_noise_alone():
+    """Noise runs showed where the result of this token may go, but not in every direction."""
+    truth = np.ones((ROWS, TOKENS, CHANNELS))
+    noise, error = truth * 2.0**-24, np.zeros(truth.shape)
+    noise[1, 5] = (8, 8, 8, 8, 0.05)
+    error[1, 5] = (2, 2, 2, 2, 0.9)
+    scopes = scopes_of(SUM, CONFIG)
+    assert worst_share(scopes, error, noise, truth, None, "float32").used < 1
+    error[2, 5, 4] = 0.9  # another token has no such noise
+    assert worst_share(scopes, error, noise, truth, None, "float32").used > 1
+    error[2, 5, 4], error[1, 5, 4] = 0, 100  # and the whole value is judged everywhere
+    assert worst_share(scopes, error, noise, truth, None, "float32").used > 1
+
+
 def test_what_is_not_selected_is_not_judged():
     truth = np.ones((ROWS, TOKENS, CHANNELS))
     error = np.zeros(truth.shape)
