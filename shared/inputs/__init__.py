@@ -3,7 +3,7 @@
 from .attention import attention_batch
 from .batch import AttentionBatch, Batch, EncoderBatch, PairBatch, batch_from_arrays
 from .encoder import encoder_batch, heads_batch, padded_batches
-from .files import read_batch
+from .files import batch_in, read_arrays, read_batch
 from .fit import check_batch, fit_dtype
 from .pair import check_generates, generation_batch, pair_batch, sources_to_generate_from
 from .random import random_batch, random_batches
@@ -17,6 +17,7 @@ __all__ = [
     "PairBatch",
     "attention_batch",
     "batch_from_arrays",
+    "batch_in",
     "check_batch",
     "check_generates",
     "check_trainable",
@@ -31,6 +32,7 @@ __all__ = [
     "pair_batch",
     "random_batch",
     "random_batches",
+    "read_arrays",
     "read_batch",
     "sources_to_generate_from",
     "taught",

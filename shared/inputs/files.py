@@ -51,7 +51,15 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
     Raises:
         InputError: the file cannot be read, holds something else, or does not fit the model.
     """
-    make_batch, needed, optional = _CONTENTS[config.kind]
+    return batch_in(config, path, read_arrays(path))
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Read the arrays in an ``.npz`` file of NumPy.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -61,6 +69,16 @@ def read_batch(config: ModelConfig, path: Path) -> Batch:
         raise InputError(f"cannot read {path}: {error.strerror or error}; give an .npz of NumPy") from error
     except Exception as error:  # damaged files make np.load raise many more errors than the three it documents
         raise InputError(f"cannot read {path}: it is not an .npz of plain arrays; write it with numpy.savez") from error
+    return arrays
+
+
+def batch_in(config: ModelConfig, path: Path, arrays: Mapping[str, Array]) -> Batch:
+    """Return the batch that the ``arrays`` of the file ``path`` are; see ``read_batch``.
+
+    Raises:
+        InputError: they are something else, or do not fit the model.
+    """
+    make_batch, needed, optional = _CONTENTS[config.kind]
     arrays = _named(path, arrays, _OF_TOKENIZERS[config.kind])
     if not config.segments and not np.any(arrays.get("segment_ids", 0)):
         arrays.pop("segment_ids", None)  # tokenizers return zeros even for models without segments

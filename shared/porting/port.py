@@ -96,24 +96,36 @@ def recognise(path: str | Path, dialect: str | None, heads: Collection[str] | No
         ModelNotFoundError: ``path`` does not exist.
         PortingError: the dialect is unknown, no dialect or several ones fit, or a file is unreadable.
     """
+    possible = candidates(path, dialect, heads)
+    if len(possible) > 1:
+        names = " or ".join(candidate.dialect.name for candidate in possible)
+        raise PortingError(
+            f"{path} may be in the dialect {names}, because it has {possible[0].sign}; name the right one "
+            "(source_dialect=, or --source-dialect on the command line), or give an input and the output of the "
+            "original (example=, or --example)"
+        )
+    return possible[0]
+
+
+def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | None = None) -> list[Recognised]:
+    """Return the source at ``path`` with each dialect whose names it has, or with the one that the user names.
+
+    Raises:
+        TriglotError: see ``recognise``.
+    """
     source = Source(Path(path), heads)
     if dialect is not None:
         named = find_dialect(dialect)
         if source.path.is_dir() and not named.reads_folders:
             raise PortingError(f"{source.path} is a folder; expected {named.expected}")
-        return Recognised(source, named, "")
-    signs = {name: sign for name, dialect in DIALECTS.items() if (sign := dialect.sign(source))}
-    if len(signs) > 1:
+        return [Recognised(source, named, "")]
+    possible = [Recognised(source, dialect, sign) for dialect in DIALECTS.values() if (sign := dialect.sign(source))]
+    if not possible:
         raise PortingError(
-            f"{source.path} may be in the dialect {' or '.join(signs)}, because it has {next(iter(signs.values()))}; "
-            "name the right one (source_dialect=, or --source-dialect on the command line)"
+            f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
+            f"the names of {', '.join(DIALECTS)}"
         )
-    for name, sign in signs.items():
-        return Recognised(source, DIALECTS[name], sign)
-    raise PortingError(
-        f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
-        f"the names of {', '.join(DIALECTS)}"
-    )
+    return possible
 
 
 def _some(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,12 @@ def parity(
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use the batch in this .npz (see docs/parity.md).")
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="SOURCE|none", help="Original to compare with. Default: MODEL in its library.")
+    ] = None,
+    example: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare with recorded inputs and outputs (.npz).")
+    ] = None,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
@@ -69,10 +76,10 @@ def parity(
     from triglot.shared.memory import keep_freed_memory  # noqa: PLC0415
 
     keep_freed_memory()
-    check_output(json_file, model, inputs, config)
+    check_output(json_file, model, inputs, config, example, against)
     if html:
         check_apart(json_file, html)
-        check_not_input(html, model, inputs, config)
+        check_not_input(html, model, inputs, config, example, against)
         page.check_page(html)
     dialect = source_dialect.value if source_dialect else None
     source = models.resolve(model, seed, configuration(config, fields), dialect)
@@ -80,6 +87,7 @@ def parity(
         batches, description = source.batches(BATCHES, BATCH_SIZE, seed)
     else:
         batches, description = source.read_batches(inputs)
+    original, no_original = source.original(against)
     with progress(f"parity of {source.name}", quiet=quiet) as on_progress:
         report = api.check(
             source.checkpoint,
@@ -95,8 +103,12 @@ def parity(
             time_limit=time_limit,
             model=source.name,
             inputs=description,
+            against=original,
+            example=example,
             progress=on_progress,
         )
+    if no_original:
+        report = replace(report, originals=(*report.originals, no_original))
     write_json(json_file, report.to_dict())
     if html:
         page.write_page(report, html, shlex.join(["triglot", *sys.argv[1:]]))

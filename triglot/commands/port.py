@@ -1,7 +1,7 @@
 """``triglot port``: read weights in one dialect and write them in another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,10 @@ from triglot.commands.options import (
     configuration,
 )
 from triglot.commands.output import check_not_input, show
+
+if TYPE_CHECKING:
+    from triglot.models import Source
+    from triglot.shared.checkpoint import Checkpoint
 
 
 def port(
@@ -37,6 +41,12 @@ def port(
         bool, typer.Option("--allow-lossy", help="Make numbers that are too large for --dtype its largest one.")
     ] = False,
     allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare SOURCE and TARGET in their libraries with the port.")
+    ] = False,
+    example: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare with recorded inputs and outputs (.npz).")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Convert weights to another dialect.
@@ -47,13 +57,20 @@ def port(
     from triglot.shared import porting  # noqa: PLC0415
 
     porting.find_dialect(target_dialect).check_target(target)
-    check_not_input(target, source)
+    check_not_input(target, source, example)
     resolved = models.resolve(
-        source, config=configuration(config, fields), dialect=source_dialect, heads=_heads_to_keep(heads)
+        source,
+        config=configuration(config, fields),
+        dialect=source_dialect,
+        heads=_heads_to_keep(heads),
+        example=example,
     )
+    findings = _verify_source(resolved) if verify else []
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
+    if verify:
+        findings += _verify_target(checkpoint, target, target_dialect)
     porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
     if not quiet:
         if resolved.sign:
@@ -62,7 +79,37 @@ def port(
             show(tables.print_line, f"left out {name}: {reason}")
         if losses is not None:
             show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
+        for finding in findings:
+            show(tables.print_line, finding)
+        if example is not None:
+            show(tables.print_line, f"verified: the port computes what {example} says")
+        elif not verify:
+            show(tables.print_line, "every tensor was ported; nothing was computed (--verify, or --example)")
         show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+
+
+def _verify_source(source: "Source") -> list[str]:
+    """Compare the source with the port in its library, if that is installed. Return what is to be printed."""
+    from triglot import verification  # noqa: PLC0415
+
+    original, reason = source.original(None)
+    if original is None:
+        return [reason] if reason else []
+    batches, _ = source.batches(2, 4, 0)
+    return [f"verified: {verification.verify(original, source.checkpoint, batches)}"]
+
+
+def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str) -> list[str]:
+    """Do the same with the target, before it is written. A neutral checkpoint is ours."""
+    from triglot import verification  # noqa: PLC0415
+    from triglot.shared.errors import InputError  # noqa: PLC0415
+
+    if dialect == NEUTRAL:
+        return []
+    try:
+        return [f"verified: {verification.verify_target(checkpoint, target, dialect)}"]
+    except InputError as error:
+        return [f"not verified in the target's library: {error}"]
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:

@@ -1,0 +1,170 @@
+"""The comparison with an original: what it computes is judged by the truth of the port, like a framework.
+
+An original has no probe, so only its results are judged, within the same budgets.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from triglot.parity.budgets import CONFIRMING_RUNS
+from triglot.parity.checks import judged_tokens
+from triglot.parity.jobs import Results
+from triglot.parity.judge import Subject, diverged, failure, judge_value, merge, methods_of, to_row
+from triglot.parity.report import ORIGINAL, Divergence, Report, Row
+from triglot.parity.truth import Reference, Truth
+from triglot.shared.arrays import HALVES, Bools
+from triglot.shared.checkpoint import Checkpoint, npz
+from triglot.shared.inputs import Batch, PairBatch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import named_values
+from triglot.shared.worker import Worker, WorkerError
+
+from . import Original
+from .recorded import Example
+
+WORKER = ("-P", "-m", "triglot.parity.originals.worker")
+
+
+class RunningOriginal:
+    """An original at work in a process of its own. ``close`` it."""
+
+    def __init__(
+        self, original: Original, batches: Sequence[Batch], dtype: str, folder: Path, threads: int, time_limit: float
+    ) -> None:
+        self.original, self.dtype = original, dtype
+        self.batches = [as_tokenized(batch) for batch in batches]
+        self._results = [folder / f"original_{number}.npz" for number in range(len(batches))]
+        paths = [folder / f"original_batch_{number}.npz" for number in range(len(batches))]
+        for path, batch in zip(paths, self.batches, strict=True):
+            npz.write(path, batch.arrays())
+        self._worker = Worker([sys.executable, *WORKER], folder / "original.log", threads, time_limit)
+        request = {
+            "path": str(original.path.resolve()),
+            "dialect": original.dialect,
+            "config": original.config.to_dict(),
+            "dtype": dtype,
+            "batches": [str(path) for path in paths],
+            "results": [str(path) for path in self._results],
+        }
+        self._worker.send("run", request)
+
+    def judge(self, reference: Reference) -> list[Row]:
+        """Wait for the results and judge them. ``reference``: on the weights of the port."""
+        subject = Subject(self.original.library.name, "eager", self.dtype)
+        try:
+            self._worker.receive()
+        except WorkerError as error:
+            return [failure(subject, ORIGINAL, error)]
+        rows = [
+            row
+            for batch, path in zip(self.batches, self._results, strict=True)
+            for row in judge_original(subject, reference, batch, npz.read(path))
+        ]
+        return merge(rows)
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+
+def with_originals(
+    report: Report, checkpoint: Checkpoint, running: RunningOriginal | None, example: Example | None
+) -> Report:
+    """Return the report with what an original and an example say of the port."""
+    rows: list[Row] = []
+    descriptions: list[str] = []
+    if running is not None:
+        rows += running.judge(Reference(checkpoint, running.dtype))
+        descriptions.append(f"compared with the original: {running.original.description}")
+    if example is not None:
+        subject = Subject("recorded", "eager", example.dtype)
+        rows += judge_original(subject, Reference(checkpoint, example.dtype), example.batch, example.outputs)
+        descriptions.append(f"compared with recorded outputs of the original: {example.path}")
+    divergences = {
+        row.framework: Divergence(row.name, "inherited", ORIGINAL)
+        for row in reversed(rows)
+        if row.verdict == "diverged"
+    }
+    return replace(
+        report,
+        frameworks=(*report.frameworks, *dict.fromkeys(row.framework for row in rows)),
+        rows=(*report.rows, *rows),
+        first_divergence={**report.first_divergence, **divergences},
+        originals=(*descriptions,),
+    )
+
+
+def wide(dtype: str) -> str:
+    """Return the dtype in which an original runs if the frameworks run in ``dtype``: not in 16 bits.
+
+    Its files may be more precise than that, and the port is the same in every format.
+    """
+    return "float32" if dtype in HALVES else dtype
+
+
+def judge_original(subject: Subject, reference: Reference, batch: Batch, results: Results) -> list[Row]:
+    """Return a row for each result of the original that the port has too."""
+    config = batch.config
+    names = {method: name for name, method in methods_of(config).items() if method in results}
+    if not names:
+        reason = f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}"
+        return [to_row(subject, ORIGINAL, diverged("", reason))]
+
+    def judge(truth: Truth) -> list[Row]:
+        return [
+            to_row(
+                subject,
+                ORIGINAL,
+                judge_value(
+                    method, results[method], truth, name, subject, config, _judged(name, batch, config), narrow=False
+                ),
+            )
+            for method, name in names.items()
+        ]
+
+    truth = reference.truth_of_values(batch, {})
+    rows = judge(truth)
+    for runs in CONFIRMING_RUNS:
+        if any(row.verdict == "diverged" and row.budget is not None for row in rows):
+            truth = truth.confirmed(runs, {})
+            rows = judge(truth)
+    return rows
+
+
+def as_tokenized(batch: Batch) -> Batch:
+    """Return the batch as a tokenizer could have made it: only padding has the pad id.
+
+    transformers and some models take the tokens that are not the pad id for the real ones.
+    """
+    pad = batch.config.pad_id
+    real = {"source": batch.valid, **_targets(batch)}
+    changes: dict[str, object] = {}
+    for name, valid in real.items():
+        ids = batch.arrays()[name]
+        if pad is not None and ids.dtype.kind == "i":
+            other = pad + 1 if pad == 0 else pad - 1
+            changes[name] = np.where(valid, np.where(ids == pad, other, ids), pad).astype(ids.dtype)
+    return replace(batch, **changes)
+
+
+def _targets(batch: Batch) -> Mapping[str, Bools]:
+    arrays = batch.arrays()
+    return {"target": arrays["target_valid"]} if "target" in arrays else {}
+
+
+def _judged(name: str, batch: Batch, config: ModelConfig) -> Bools | None:
+    """Return where a result is judged, as a mask that broadcasts to it: only real tokens are defined everywhere.
+
+    A pooler that reads padding is not.
+    """
+    axes = named_values(config)[name].axes
+    if "position" in axes:
+        valid = batch.target_valid if isinstance(batch, PairBatch) and name.startswith("heads.") else batch.valid
+        return valid.reshape(*valid.shape, *[1] * (len(axes) - 2))
+    if name.startswith("heads."):
+        return batch.valid[:, :1]
+    return judged_tokens(name, batch, config)

@@ -1,0 +1,67 @@
+"""Originals in ONNX Runtime: an encoder that was exported with the names of transformers or of Triglot."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnxruntime
+
+from triglot.parity.originals import Original
+from triglot.parity.output_names import ENCODE
+from triglot.shared.arrays import Array
+from triglot.shared.errors import InputError
+from triglot.shared.inputs import Batch
+
+_INPUTS = {
+    "input_ids": "source",
+    "attention_mask": "valid",
+    "token_type_ids": "segment_ids",
+    "task_type_ids": "task_ids",
+    "token_ids": "source",
+    **{name: name for name in ("source", "valid", "segment_ids", "task_ids")},
+}
+_DTYPES = {
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(bool)": "bool",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+}
+
+
+def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
+    """Return what the model computes of each batch; see ``originals``. The file decides the dtype.
+
+    Raises:
+        InputError: the file has other inputs than an encoder, or no output that Triglot knows.
+    """
+    session = onnxruntime.InferenceSession(str(original.path), providers=["CPUExecutionProvider"])
+    if unknown := [entry.name for entry in session.get_inputs() if entry.name not in _INPUTS]:
+        raise InputError(
+            f"{original.path} reads {', '.join(unknown)}; expected inputs called {', '.join(dict.fromkeys(_INPUTS))}"
+        )
+    names = {entry.name: method for entry in session.get_outputs() if (method := _method(entry.name, original))}
+    if not names:
+        outputs = [entry.name for entry in session.get_outputs()]
+        raise InputError(f"{original.path} returns {', '.join(outputs)}; expected last_hidden_state or pooler_output")
+    return [_run(session, names, batch) for batch in batches]
+
+
+def _method(output: str, original: Original) -> str:
+    """Return the public method that returns an output; empty if none does."""
+    if output in ("last_hidden_state", "output", ENCODE):
+        return ENCODE
+    head = {"pooler_output": "pooler"}.get(output, output)
+    if output == "logits":
+        others = [head for head in original.config.heads_on_top if head != "pooler"]
+        head = others[0] if len(others) == 1 else ""
+    return f"api.heads.{head}" if head in original.config.heads_on_top else ""
+
+
+def _run(session: onnxruntime.InferenceSession, names: dict[str, str], batch: Batch) -> dict[str, Array]:
+    arrays = batch.arrays()
+    zeros = np.zeros(batch.valid.shape, np.int64)  # a model may read segments that its configuration does not have
+    feed = {
+        entry.name: arrays.get(_INPUTS[entry.name], zeros).astype(_DTYPES[entry.type]) for entry in session.get_inputs()
+    }
+    values = session.run(list(names), feed)
+    return {method: np.asarray(value) for method, value in zip(names.values(), values, strict=True)}

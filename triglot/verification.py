@@ -1,0 +1,116 @@
+"""Verification of a port: the original and the port have to compute the same, within the budgets of a parity run."""
+
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from triglot.parity.originals import LIBRARIES, Original, find_original
+from triglot.parity.report import Row, worst
+from triglot.shared import porting
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import InputError, PortingError, TriglotError
+from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.model.recipes import ConfigOverride
+from triglot.shared.porting import Recognised
+
+_DTYPE = "float32"
+_TIME_LIMIT = 600.0  # seconds
+_BATCHES, _ROWS = 2, 4
+
+
+def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch]) -> str:
+    """Run an original on ``batches``, judge it by the truth of ``checkpoint``, and say in words how near it is.
+
+    Raises:
+        PortingError: the original computes something else, or cannot be run.
+    """
+    # They load SciPy, which only a verification needs.
+    from triglot.parity.originals.comparison import RunningOriginal  # noqa: PLC0415
+    from triglot.parity.truth import Reference  # noqa: PLC0415
+    from triglot.shared.environment import cores  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+        running = RunningOriginal(original, batches, _DTYPE, Path(folder), cores(), _TIME_LIMIT)
+        try:
+            rows = running.judge(Reference(checkpoint, _DTYPE))
+        finally:
+            running.close()
+    return _passed(rows, original.description)
+
+
+def verify_target(checkpoint: Checkpoint, target: Path, dialect: str) -> str:
+    """Verify a copy of what ``porting.write`` will write to ``target``. Say in words how near it is.
+
+    Raises:
+        PortingError: the library of ``dialect`` computes something else from it, or cannot run.
+        InputError: no library runs it.
+        OutputError: there is no space for a copy.
+    """
+    if dialect not in LIBRARIES:
+        raise InputError(f"no library runs the dialect {dialect}")
+    with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+        copy = Path(folder) / f"copy{target.suffix}"
+        porting.write(checkpoint, copy, dialect)
+        original = find_original(copy, dialect, checkpoint.config)
+        words = verify(original, checkpoint, random_batches(checkpoint.config, _BATCHES, _ROWS, 0))
+    return words.replace(str(copy), str(target))
+
+
+def verify_example(example: Path, checkpoint: Checkpoint) -> str:
+    """Judge the recorded outputs of an original by the truth of ``checkpoint``, and say in words how near they are.
+
+    Raises:
+        PortingError: the original computed something else.
+        InputError: the file cannot be read, has no output, or does not fit the model.
+    """
+    from triglot.parity.judge import Subject  # noqa: PLC0415
+    from triglot.parity.originals.comparison import judge_original  # noqa: PLC0415
+    from triglot.parity.originals.recorded import read_example  # noqa: PLC0415
+    from triglot.parity.truth import Reference  # noqa: PLC0415
+
+    recorded = read_example(checkpoint.config, example)
+    subject = Subject("recorded", "eager", recorded.dtype)
+    reference = Reference(checkpoint, recorded.dtype)
+    return _passed(judge_original(subject, reference, recorded.batch, recorded.outputs), str(example))
+
+
+def read_by_example(
+    path: Path, example: Path, dialect: str | None, config: ConfigOverride, heads: Collection[str] | None
+) -> tuple[Recognised, Checkpoint]:
+    """Read weights in the one dialect in which they compute the outputs of an example.
+
+    Raises:
+        PortingError: no dialect fits, or several do.
+        TriglotError: the only possible dialect does not fit; see ``porting.read`` and ``verify_example``.
+    """
+    possible = porting.candidates(path, dialect, heads)
+    fitting: list[tuple[Recognised, Checkpoint]] = []
+    reasons: list[str] = []
+    for candidate in possible:
+        try:
+            checkpoint = candidate.read(config)
+            verify_example(example, checkpoint)
+        except TriglotError as error:
+            if len(possible) == 1:
+                raise
+            reasons.append(f"in {candidate.dialect.name}, {error}")
+        else:
+            fitting.append((candidate, checkpoint))
+    if not fitting:
+        raise PortingError(f"{path} does not compute what {example} says in any dialect: {'; '.join(reasons)}")
+    if len(fitting) > 1:
+        names = " and ".join(candidate.dialect.name for candidate, _ in fitting)
+        raise PortingError(f"{path} computes what {example} says in {names}; name the right one with --source-dialect")
+    return fitting[0]
+
+
+def _passed(rows: Sequence[Row], description: str) -> str:
+    row = worst(rows)
+    if row.verdict == "error":
+        raise PortingError(f"cannot run {description}: {row.reason}; correct that, or port without verification")
+    if row.verdict != "pass":
+        raise PortingError(
+            f"{description} computes something else than the port: {row.name}: {row.reason}; correct the "
+            "configuration or the dialect"
+        )
+    return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget"
