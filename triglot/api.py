@@ -212,10 +212,10 @@ def check(
         model=model,
         inputs=inputs,
         original=original,
-        example=None if example is None else read_example(checkpoint.config, arguments.path("example", example)),
+        example=None if example is None else read_example(checkpoint.config, Path(arguments.path("example", example))),
         progress=progress,
     )
 
 
 def _original(against: str | Path, checkpoint: Checkpoint) -> Original:
-    return models.original(arguments.path("against", against), checkpoint.config)
+    return models.original(Path(arguments.path("against", against)), checkpoint.config)

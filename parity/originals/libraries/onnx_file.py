@@ -34,6 +34,10 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     Raises:
         InputError: the file has other inputs than an encoder, or no output that Triglot knows.
     """
+    if original.config.kind != "encoder":
+        raise InputError(
+            f"{original.path}: cannot run a model of kind {original.config.kind!r} from ONNX; expected an encoder"
+        )
     session = onnxruntime.InferenceSession(str(original.path), providers=["CPUExecutionProvider"])
     if unknown := [entry.name for entry in session.get_inputs() if entry.name not in _INPUTS]:
         raise InputError(

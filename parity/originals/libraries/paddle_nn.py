@@ -35,12 +35,22 @@ def _encoder(config: ModelConfig) -> Any:
         config.heads,
         config.feed_forward_size,
         dropout=0.0,
-        activation=config.activation,
+        activation="relu",  # replaced below: a name cannot say that GELU is approximated
         normalize_before=config.pre_process == "n",
         layer_norm_eps=config.norm_eps,
     )
     norm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.final_process else None
-    return nn.TransformerEncoder(layer, config.layers, norm)
+    encoder = nn.TransformerEncoder(layer, config.layers, norm)
+    for each in encoder.layers:
+        each.activation = _ACTIVATIONS[config.activation]
+    return encoder
+
+
+_ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate=True),
+}
 
 
 def _run(encoder: Any, batch: Batch, dtype: str) -> Array:

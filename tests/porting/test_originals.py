@@ -1,0 +1,368 @@
+"""Originals: models run in their own libraries, or recorded, and judged by the truth of the port."""
+
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from noise import random_batch
+
+import triglot
+from triglot.impls.model import Model
+from triglot.parity import originals
+from triglot.parity.judge import Subject
+from triglot.parity.originals import Original, find_original
+from triglot.parity.originals.comparison import as_tokenized, judge_original
+from triglot.parity.originals.libraries import own_module, paddle_nn, torch_nn, transformers_model
+from triglot.parity.originals.recorded import read_example
+from triglot.parity.revealing import revealing_checkpoints
+from triglot.parity.truth import Reference
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import InputError, PortingError
+from triglot.shared.inputs import pair_batch
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.recipes import recipe
+from triglot.verification import verify_target
+
+ENCODER = ModelConfig(
+    hidden_size=24,
+    layers=2,
+    heads=3,
+    key_size=8,
+    value_size=8,
+    feed_forward_size=24,  # square, so that no shape shows a transposed matrix
+    source_vocabulary=0,
+    source_max_length=512,
+    positions="none",
+    pre_process="n",
+    post_process="da",
+    final_process="n",
+    norm_eps=1e-5,
+    activation="gelu",
+    masking="exclude",
+)
+# Changes of the configuration that no tensor shows.
+WRONG: dict[str, dict[str, Any]] = {
+    "activation": {"activation": "gelu_tanh"},
+    "epsilon": {"norm_eps": 1e-3},
+    "heads": {"heads": 2, "key_size": 12, "value_size": 12},
+}
+LIBRARIES: dict[str, tuple[Any, str]] = {
+    "torch-transformer": (torch_nn, ".pt"),
+    "paddle-transformer": (paddle_nn, ".pdparams"),
+    "torch": (own_module, ".safetensors"),
+    "paddle": (own_module, ".safetensors"),
+    "nnx": (own_module, ".safetensors"),
+}
+
+
+def judged(checkpoint, results, batch):
+    """Judge what an original computed, and return the verdicts by name."""
+    rows = judge_original(Subject("original", "eager", "float32"), Reference(checkpoint), batch, results)
+    return {row.name: row.verdict for row in rows}
+
+
+@pytest.mark.parametrize("dialect", LIBRARIES)
+def test_a_library_runs_the_state_of_its_module(dialect, tmp_path):
+    # Weights that bend every activation. A tanh GELU makes no difference to those of an initializer.
+    checkpoint, (library, suffix) = revealing_checkpoints(ENCODER, "float32", 0)["loud"], LIBRARIES[dialect]
+    batch, path = random_batch(ENCODER, (24, 11, 1, 17)), tmp_path / f"model{suffix}"
+    triglot.port(checkpoint, path, target_dialect=dialect)
+    (results,) = library.run(find_original(path, dialect, ENCODER), [batch], "float32")
+    assert judged(checkpoint, results, batch) == {"api.encode": "pass"}
+    for name, fields in WRONG.items():
+        (results,) = library.run(find_original(path, dialect, replace(ENCODER, **fields)), [batch], "float32")
+        assert judged(checkpoint, results, batch) == {"api.encode": "diverged"}, name
+
+
+def test_a_transposed_square_matrix_is_not_the_original(make_checkpoint, tmp_path):
+    checkpoint, batch, path = make_checkpoint(ENCODER), random_batch(ENCODER, (24, 11, 1, 17)), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    (results,) = torch_nn.run(find_original(path, "torch-transformer", ENCODER), [batch], "float32")
+    name = "encoder.layers.1.feed_forward.inner.weight"
+    transposed = Checkpoint(ENCODER, {**checkpoint.tensors, name: checkpoint.tensors[name].T})
+    assert judged(transposed, results, batch) == {"api.encode": "diverged"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A RoBERTa with a masked_lm head, saved by transformers, and an example of what it computes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=24,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+    )
+    model = transformers.RobertaForMaskedLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    path = tmp_path_factory.mktemp("roberta")
+    model.save_pretrained(path)
+    ids = np.random.default_rng(0).integers(2, 61, (4, 11))
+    valid = np.arange(11) < np.array([11, 6, 1, 9])[:, None]
+    ids[~valid] = 1
+    with torch.inference_mode():
+        result = model(torch.from_numpy(ids), torch.from_numpy(valid), output_hidden_states=True)
+    outputs = {"last_hidden_state": result.hidden_states[-1].numpy(), "logits": result.logits.numpy()}
+    np.savez(path / "example.npz", input_ids=ids, attention_mask=valid.astype(np.int64), **outputs)
+    return path
+
+
+def test_transformers_runs_a_folder(folder):
+    ported = triglot.port(folder)
+    batch = as_tokenized(random_batch(ported.config, (24, 11, 1, 17)))
+    (results,) = transformers_model.run(find_original(folder, "huggingface", ported.config), [batch], "float32")
+    assert judged(ported, results, batch) == {"api.encode": "pass", "api.heads.masked_lm": "pass"}
+    shifted = replace(ported.config, position_offset=0, source_max_length=34)
+    assert set(judged(Checkpoint(shifted, ported.tensors), results, batch).values()) == {"diverged"}
+
+
+def test_transformers_runs_a_bare_file(folder):
+    ported = triglot.port(folder)
+    batch = as_tokenized(random_batch(ported.config, (24, 11)))
+    original = find_original(folder / "model.safetensors", "huggingface", ported.config)
+    assert "built from the same configuration" in original.description
+    (results,) = transformers_model.run(original, [batch], "float32")
+    assert judged(ported, results, batch) == {"api.encode": "pass", "api.heads.masked_lm": "pass"}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A BERT of transformers in a folder, and exported to ONNX."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    fields: dict[str, Any] = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model: Any = transformers.BertModel(transformers.BertConfig(**fields, intermediate_size=24)).eval()
+    path = tmp_path_factory.mktemp("bert")
+    model.save_pretrained(path)
+
+    class Exported(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask):
+            result = self.model(input_ids=ids, attention_mask=mask)
+            return result.last_hidden_state, result.pooler_output
+
+    ids = torch.zeros(2, 7, dtype=torch.long)
+    names = ["input_ids", "attention_mask"]
+    torch.onnx.export(
+        Exported(),
+        (ids, ids + 1),
+        path / "model.onnx",
+        input_names=names,
+        output_names=["last_hidden_state", "pooler_output"],
+        dynamic_axes={name: {0: "rows", 1: "tokens"} for name in names},
+        dynamo=False,
+    )
+    return path
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter
+def test_onnx_runtime_runs_a_file(exported, make_checkpoint):
+    from triglot.parity.originals.libraries import onnx_file
+
+    ported, path = triglot.port(exported), exported / "model.onnx"
+    batch = random_batch(ported.config, (24, 11, 1, 17))
+    batch = replace(batch, segment_ids=np.zeros_like(batch.segment_ids))
+    (results,) = onnx_file.run(Original(path, "onnx", ported.config), [batch], "float32")
+    assert judged(ported, results, batch) == {"api.encode": "pass", "api.heads.pooler": "pass"}
+    other = make_checkpoint(ported.config)
+    assert set(judged(other, results, batch).values()) == {"diverged"}
+    config = recipe("multihead-tiny")
+    with pytest.raises(InputError, match=r"cannot run a model of kind 'attention'"):
+        onnx_file.run(Original(path, "onnx", config), [random_batch(config, (3,))], "float32")
+
+
+def test_only_what_both_compute_is_judged(make_checkpoint):
+    config = recipe("bert-base-tiny")
+    batch = random_batch(config, (5, 3))
+    subject, reference = Subject("original", "eager", "float32"), Reference(make_checkpoint(config))
+    (row,) = judge_original(subject, reference, batch, {"api.heads.x": np.ones(3)})
+    assert row.verdict == "diverged"
+    assert row.reason.startswith("it returns api.heads.x, and the port api.heads.")
+
+
+def test_only_padding_has_the_pad_id():
+    config = replace(recipe("translation-tiny"), pad_id=0)
+    source = np.array([[0, 3, 0], [5, 0, 0]], np.int32)
+    valid = np.array([[True, True, True], [True, False, False]])
+    batch = as_tokenized(pair_batch(config, source, source, valid, valid))
+    assert batch.arrays()["source"].tolist() == [[1, 3, 1], [5, 0, 0]]
+    assert batch.arrays()["target"].tolist() == [[1, 3, 1], [5, 0, 0]]
+
+
+def test_a_report_names_the_original(make_checkpoint, tmp_path):
+    """In a process of its own, as the command runs it."""
+    checkpoint, path = make_checkpoint(ENCODER), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=path)
+    assert report.verdict == "pass"
+    assert report.frameworks == ("torch", "torch.nn")
+    assert report.originals == (
+        f"compared with the original: {path} in torch.nn, built from the same configuration (--example checks that)",
+    )
+    assert report.to_dict()["originals"] == list(report.originals)
+    changed = replace(checkpoint.config, activation="relu")
+    original = find_original(path, "torch-transformer", changed)
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
+    assert report.verdict == "diverged"
+    assert "the original, torch.nn, computes something else: api.encode: the error is" in report.divergences[0]
+    path.write_bytes(b"")
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
+    assert report.verdict == "incomplete"
+    assert "torch.nn gave no results: cannot read" in report.failures[0]
+
+
+def test_an_original_without_its_library_is_named(make_checkpoint, command, workplace, monkeypatch):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
+    monkeypatch.setattr(originals.importlib.util, "find_spec", lambda name: None)
+    code, out, _ = command("port", "model.pt", "model.npz", *answers, "--verify")
+    assert code == 0
+    assert "not compared with the original: torch is not installed; install it to run the original" in out
+    code, out, _ = command("port", "model.pt", "model.npz", *answers)
+    assert "every tensor was ported; nothing was computed" in out
+    with pytest.raises(InputError, match="torch is not installed"):
+        triglot.check(make_checkpoint(ENCODER), against="model.pt")
+
+
+def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
+    path = tmp_path / "run.pt"
+    triglot.port(make_checkpoint("multihead-tiny"), path, target_dialect="article-multihead")
+    with pytest.raises(InputError, match=r"no library runs the dialect article-multihead; record .*--example"):
+        triglot.check(make_checkpoint("multihead-tiny"), against=path)
+
+
+def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
+    code, out, _ = command("port", "model.pt", "own.pt", "--target-dialect", "torch", *answers, "--verify")
+    assert code == 0
+    assert "verified: model.pt in torch.nn, built from the same configuration (--example checks that): api." in out
+    assert "verified: own.pt in module of torch, built from the same configuration" in out
+
+
+def test_a_source_that_computes_something_else_is_not_ported(folder, command, workplace):
+    code, _, err = command("port", folder, "model.npz", "--set", "norm_eps=1e-5", "--verify")
+    assert code == 2
+    assert f"{folder} in transformers computes something else than the port: api." in err
+    assert not os.path.exists("model.npz")
+
+
+def test_an_example_settles_what_no_tensor_shows(folder, command, workplace):
+    weights, example = folder / "model.safetensors", folder / "example.npz"
+    answers = [f"--set={answer}" for answer in ("pad_id=1", "activation=gelu", "norm_eps=1e-12")]
+    right, wrong = [*answers, "--set=heads=4"], [*answers, "--set=heads=2"]
+    code, out, _ = command("port", weights, "model.npz", *right, "--example", example)
+    assert code == 0
+    assert f"verified: the port computes what {example} says" in out
+    code, _, err = command("port", weights, "wrong.npz", *wrong, "--example", example)
+    assert code == 2
+    assert f"{example} computes something else than the port" in err
+    assert not os.path.exists("wrong.npz")
+    code, out, _ = command(
+        "parity", "model.npz", "--framework", "torch", "--check", "masks", "--example", example, "--json", "report.json"
+    )
+    assert code == 0
+    assert json.loads((workplace / "report.json").read_text())["originals"] == [
+        f"compared with recorded outputs of the original: {example}",
+        "not compared with the original (see --against)",
+    ]
+
+
+def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
+    """PyTorch and PaddlePaddle have the same names and, in this model, the same shapes."""
+    square = replace(ENCODER, layers=1)
+    checkpoint, path, example = make_checkpoint(square), tmp_path / "model.safetensors", tmp_path / "example.npz"
+    model: Model = triglot.build("numpy", checkpoint, dtype="float32")
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
+    np.savez(example, token_ids=vectors, encode=model.encode(vectors))
+    for dialect in ("torch", "paddle"):
+        triglot.port(checkpoint, path, target_dialect=dialect)
+        with pytest.raises(PortingError, match=r"may be in the dialect torch or paddle.* or give an input and the"):
+            triglot.port(path, config=square)
+        assert triglot.port(path, config=square, example=example).digest == checkpoint.digest
+    np.savez(example, token_ids=vectors, encode=vectors)
+    with pytest.raises(PortingError, match=r"does not compute what .* in any dialect: in torch, .*; in paddle, "):
+        triglot.port(path, config=square, example=example)
+    with pytest.raises(PortingError, match="computes something else than the port"):
+        triglot.port(path, config=square, example=example, source_dialect="torch")
+    with pytest.raises(PortingError, match="computes something else than the port"):
+        triglot.port(checkpoint, example=example)
+
+
+def test_an_example_that_fits_two_layouts_is_refused(tmp_path):
+    """With symmetric matrices, it does not matter."""
+    square = replace(ENCODER, layers=1)
+    tensors = {
+        name: tensor + tensor.T if tensor.ndim == 2 else tensor
+        for name, tensor in triglot.initialize(square).tensors.items()
+    }
+    checkpoint, path, example = Checkpoint(square, tensors), tmp_path / "model.safetensors", tmp_path / "example.npz"
+    triglot.port(checkpoint, path, target_dialect="torch")
+    vectors = np.ones((1, 3, 24), np.float32)
+    np.savez(example, token_ids=vectors, encode=triglot.build("numpy", checkpoint, dtype="float32").encode(vectors))
+    with pytest.raises(PortingError, match="says in torch and paddle; name the right one with --source-dialect"):
+        triglot.port(path, config=square, example=example)
+
+
+IDS = np.array([[3, 4]])
+ENCODED = np.zeros((1, 2, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"input_ids": IDS}, "holds no output of the original; expected last_hidden_state"),
+        ({"input_ids": IDS, "encode": ENCODED, "last_hidden_state": ENCODED}, "holds the same output under two of"),
+        ({"input_ids": IDS, "encode": ENCODED.astype(np.int64)}, "have the dtypes int64; expected one of float32"),
+        ({"input_ids": IDS, "encode": ENCODED, "pooler": ENCODED.astype(float)}, "have the dtypes float32, float64"),
+        ({"encode": ENCODED}, "lacks token_ids"),
+        ({"input_ids": IDS, "encode": ENCODED, "other": IDS}, "holds other; expected token_ids"),
+    ],
+)
+def test_bad_examples_are_refused(arrays, message, tmp_path):
+    np.savez(tmp_path / "example.npz", **arrays)
+    with pytest.raises(InputError, match=message):
+        read_example(recipe("bert-base-tiny"), tmp_path / "example.npz")
+
+
+def test_an_example_of_a_pair_or_of_attention(make_checkpoint, tmp_path):
+    path = tmp_path / "example.npz"
+    pair = make_checkpoint("translation-tiny")
+    ids = np.array([[4, 5, 6]])
+    scores = triglot.build("numpy", pair, dtype="float32").forward(ids, ids)
+    np.savez(path, input_ids=ids, decoder_input_ids=ids, logits=scores, pooler_output=scores)
+    assert triglot.port(pair, example=path) is pair
+    alone = make_checkpoint("multihead-tiny")
+    vectors = np.random.default_rng(0).normal(size=(1, 3, alone.config.hidden_size)).astype(np.float32)
+    output, averaged = triglot.build("numpy", alone, dtype="float32").attend(vectors, vectors, vectors)
+    np.savez(path, query=vectors, key=vectors, value=vectors, attend=output, weights=averaged)
+    assert triglot.port(alone, example=path) is alone
+    np.savez(path, query=vectors, key=vectors, value=vectors, attend=output, weights=1 - averaged)
+    with pytest.raises(PortingError, match=r"computes something else than the port: api\.attend\.weights"):
+        triglot.port(alone, example=path)
+
+
+def test_the_target_is_verified_before_it_is_written(make_checkpoint, tmp_path, monkeypatch):
+    checkpoint = make_checkpoint(ENCODER)
+    with pytest.raises(InputError, match="no library runs the dialect neutral"):
+        verify_target(checkpoint, tmp_path / "model.npz", "neutral")
+    monkeypatch.setattr(originals.LIBRARIES["torch"].__class__, "missing", ["torch"])
+    with pytest.raises(InputError, match="torch is not installed"):
+        verify_target(checkpoint, tmp_path / "model.pt", "torch")
+    assert not any(tmp_path.iterdir())
