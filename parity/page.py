@@ -12,7 +12,7 @@ from statistics import median
 from triglot.shared import files
 from triglot.shared.errors import OutputError
 
-from .report import WORKER, Report, Row, worst
+from .report import ORIGINAL, WORKER, Report, Row, worst
 
 LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
 
@@ -31,6 +31,7 @@ class Map:
     """A heat map: a line for each step, and a cell for each framework and column."""
 
     title: str
+    frameworks: Sequence[str]
     columns: Sequence[str]
     lines: Sequence[tuple[str, Sequence[Sequence[Cell]]]]
 
@@ -71,21 +72,19 @@ def render(report: Report, command: str) -> str:
 def _layer_maps(report: Report) -> list[Map]:
     """Return a map for the encoder and one for the decoder, with a column for each layer."""
     maps: list[Map] = []
+    traced = [name for name in report.frameworks if not _is_original(report, name)]
     for stack in ("encoder", "decoder"):
         found = [match for name in _names(report) if (match := LAYER.fullmatch(name)) and match[1] == stack]
         layers = sorted({int(match[2]) for match in found})
         lines = [
             (
                 step,
-                [
-                    [_cell(report, name, f"{stack}.layers.{layer}.{step}") for layer in layers]
-                    for name in report.frameworks
-                ],
+                [[_cell(report, name, f"{stack}.layers.{layer}.{step}") for layer in layers] for name in traced],
             )
             for step in dict.fromkeys(match[3] for match in found)
         ]
         if lines:
-            maps.append(Map(f"Layers of the {stack}", [str(layer) for layer in layers], lines))
+            maps.append(Map(f"Layers of the {stack}", traced, [str(layer) for layer in layers], lines))
     return maps
 
 
@@ -93,7 +92,12 @@ def _other_values(report: Report) -> Map:
     """Return the map of all values that belong to no layer."""
     names = [name for name in _names(report) if not LAYER.fullmatch(name)]
     lines = [(name, [[_cell(report, framework, name)] for framework in report.frameworks]) for name in names]
-    return Map("Everything else", [""], lines)
+    return Map("Everything else", report.frameworks, [""], lines)
+
+
+def _is_original(report: Report, name: str) -> bool:
+    """Return whether this is an original, which has only results."""
+    return any(row.check == ORIGINAL for row in report.rows if row.framework == name)
 
 
 def _names(report: Report) -> list[str]:

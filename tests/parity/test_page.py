@@ -26,9 +26,9 @@ def row(
     )
 
 
-def report(*rows, **fields):
+def report(*rows, frameworks=("torch",), **fields):
     return Report(
-        "a <model>", "two & more rows", {}, "f" * 64, {"packages": {"torch": "9"}}, ("torch",), rows, **fields
+        "a <model>", "two & more rows", {}, "f" * 64, {"packages": {"torch": "9"}}, frameworks, rows, **fields
     )
 
 
@@ -111,3 +111,14 @@ def test_a_real_browser_shows_the_page(browser, tmp_path):
     page.write_page(report(*rows), tmp_path / "page.html", "triglot")
     shown = browser(tmp_path / "page.html")
     assert len(Reader(shown).cells) == 8
+
+
+def test_an_original_is_only_where_it_has_results():
+    rows = [row("encoder.layers.0.key"), row("api.encode", "original", framework="transformers")]
+    made = report(*rows, frameworks=("torch", "transformers"), originals=("compared with <transformers>",))
+    html = page.render(made, "triglot parity")
+    assert "compared with <transformers>" in Reader(html).text
+    titles = [title for title, _ in Reader(html).cells]
+    assert [title for title in titles if "key of" in title] == [titles[0]]
+    assert any(title.startswith("api.encode of transformers") for title in titles)
+    assert not any("transformers gave no encoder" in title for title in titles)
