@@ -1,8 +1,9 @@
 """Damage a small checkpoint in many ways and read the results: ``make fuzz``, and a part of it in the tests.
 
-There are two good outcomes: the digest is the same, or a CheckpointError refuses the file. Anything else ends the run:
+There are two good outcomes: the digest is the same, or one of our errors refuses the file. Anything else ends the run:
 another digest, another error, a crash, a read that does not end, or one that uses more memory than the size of the file
-and 64 MB.
+and 64 MB. Beside the neutral checkpoint, every other form that Triglot reads is damaged (``fuzzing_forms.py``). A form
+without checksums may also be read as another model.
 
 Each part of the work runs in its own process, so that crashes are noticed and memory can be limited. The limit is
 RLIMIT_AS, the address space: resident memory cannot exceed it, it holds for every single read, and it includes memory
@@ -29,10 +30,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from fuzzing_forms import FORMS
 
 from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, load, npz, save, training_state
-from triglot.shared.errors import CheckpointError
+from triglot.shared.errors import TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
@@ -69,7 +71,10 @@ def sample(seed):
 class Target:
     """The bytes of a checkpoint, its digest, and the places of its headers and integers."""
 
+    has_checksums = True
+
     def __init__(self, folder):
+        self.path = folder / "mutant.npz"
         save(sample(0), folder / "original.npz")
         save(sample(1), folder / "donor.npz")
         self.content = (folder / "original.npz").read_bytes()
@@ -102,6 +107,22 @@ class Target:
             self.integers.append((payload + 8, 2))
             end = payload + 10 + int.from_bytes(self.content[payload + 8 : payload + 10], "little")
         return range(start, end)
+
+
+class FormTarget:
+    """The same of another form. Its headers are taken to be at both ends, and integers anywhere in them."""
+
+    def __init__(self, form, folder):
+        for name in ("original", "donor"):
+            (folder / name).mkdir()
+        self.path = form.write(folder / "original", 0)
+        self.donor = form.write(folder / "donor", 1).read_bytes()
+        self.content = self.path.read_bytes()
+        self.digest = form.read(self.path)
+        self.has_checksums = form.has_checksums
+        length = len(self.content)
+        self.headers = sorted({*range(min(length, 2048)), *range(max(0, length - 1024), length)})
+        self.integers = [(place, size) for place in self.headers for size in (1, 2, 4, 8) if place + size <= length]
 
 
 def truncations(target):
@@ -290,21 +311,24 @@ READERS = {
 }
 
 
-def read(content, path, reader, limits):
-    """The outcome for one file: "same digest" or "refused"."""
+def read(content, target, reader, limits):
+    """The outcome for one file: "same digest", "refused" or, if it has no checksums, "another model"."""
+    path = target.path
     path.unlink(missing_ok=True)  # a new file is faster than truncating one whose content is not yet on the disk
     path.write_bytes(content)
-    base, seconds, digest = limits
+    base, seconds = limits
     resource.setrlimit(resource.RLIMIT_AS, (base + MEMORY + len(content), resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         digest_read = reader(path)
-    except CheckpointError:
+    except TriglotError:
         return "refused"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    if digest_read != digest:
+    if digest_read != target.digest:
+        if not target.has_checksums:
+            return "another model"
         raise AssertionError(f"read with another digest, {digest_read}")
     return "same digest"
 
@@ -322,7 +346,8 @@ def expired(*_):
 def run(arguments):
     """Do one part of the work in this process."""
     folder = Path(arguments.folder)
-    target = Target(folder)
+    form = FORMS.get(arguments.form)
+    target = Target(folder) if form is None else FormTarget(form, folder)
     endless = arguments.kind == "mutations"
     source = mutations(target, arguments.part) if endless else globals()[arguments.kind](target)
     every = (
@@ -331,25 +356,28 @@ def run(arguments):
         else islice(source, arguments.part * arguments.stride, None, arguments.parts * arguments.stride)
     )
     signal.signal(signal.SIGALRM, expired)
-    path, reader, outcomes = folder / "mutant.npz", READERS[arguments.reader], Counter()
-    digest_of(folder / "original.npz")  # warm up: the first read loads and caches things
+    reader, outcomes = READERS[arguments.reader] if form is None else form.read, Counter()
+    # The first read loads and caches things.
+    digest_of(folder / "original.npz") if form is None else form.read(target.path)
     base, before = status("VmSize"), status("VmRSS")
     for name, content in islice(every, arguments.count) if endless else every:
         try:
-            outcomes[f"{name}: {read(content, path, reader, (base, arguments.seconds, target.digest))}"] += 1
+            outcomes[f"{name}: {read(content, target, reader, (base, arguments.seconds))}"] += 1
         except BaseException as error:
-            raise SystemExit(f"{path} ({name}): {type(error).__name__}: {error}") from error
+            raise SystemExit(f"{target.path} ({name}): {type(error).__name__}: {error}") from error
     sys.stdout.write(json.dumps({"outcomes": outcomes, "growth": status("VmHWM") - before}))
 
 
-def part_of(kind, folder, *, part=0, parts=1, stride=1, count=0, reader="real", seconds=SECONDS):
-    """Do one part of the work in a new process. Return the outcomes and the growth of its resident memory."""
-    options = {"part": part, "parts": parts, "stride": stride, "count": count, "reader": reader, "seconds": seconds}
+def part_of(kind, folder, **options):
+    """Do one part of the work in a new process. Return the outcomes and the growth of its resident memory.
+
+    ``options``: those of ``main``.
+    """
     command = [sys.executable, __file__, kind, str(folder)]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise AssertionError(f"exit code {result.returncode}; {result.stderr[-2000:]} See {folder}/mutant.npz")
+        raise AssertionError(f"exit code {result.returncode}; {result.stderr[-2000:]} See {folder}")
     return json.loads(result.stdout)
 
 
@@ -367,14 +395,18 @@ def everything(count):
         {"kind": kind, "part": part, "parts": 8} for kind in ("truncations", "flips", "integers") for part in range(8)
     ]
     jobs += [{"kind": "mutations", "part": part, "count": count // 64} for part in range(64)] + [{"kind": "bombs"}]
+    share = count // len(FORMS) // 8
+    jobs += [{"kind": kind, "form": form} for form in FORMS for kind in ("truncations", "flips")]
+    jobs += [{"kind": "mutations", "form": form, "part": part, "count": share} for form in FORMS for part in range(8)]
     total, growth = Counter(), 0
     with ThreadPoolExecutor(processors) as pool:
         for job, report in zip(jobs, pool.map(part_in_a_folder, jobs), strict=True):
-            total.update(report["outcomes"])
+            form = job.get("form", "neutral")
+            total.update({f"{form}: {name}": number for name, number in report["outcomes"].items()})
             if job["kind"] != "bombs":  # they are built in the process that reads them
                 growth = max(growth, report["growth"])
     lines = [f"{number:>9,}  {name}" for name, number in sorted(total.items())]
-    for outcome in ("refused", "same digest"):
+    for outcome in ("refused", "same digest", "another model"):
         number = sum(number for name, number in total.items() if name.endswith(outcome))
         lines.append(f"{number:>9,}  in all: {outcome}")
     lines.append(f"{total.total():>9,}  in all, in {time.perf_counter() - begin:.0f} s on {processors} processors")
@@ -386,6 +418,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=["everything", "truncations", "flips", "integers", "mutations", "bombs"])
     parser.add_argument("folder", nargs="?")
+    parser.add_argument("--form", choices=["neutral", *FORMS], default="neutral")
     parser.add_argument("--count", type=int, default=1_000_000, help="how many random mutations")
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
