@@ -126,7 +126,7 @@ def used():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_chain_of_three_ends_with_the_same_digest(family, used, tmp_path_factory, pytestconfig):
+def test_every_chain_of_three_ends_with_the_same_digest(family: str, used, tmp_path_factory, pytestconfig):
     # The dialect of the family itself comes last.
     own: str = {"wild": "neutral", "bert": "huggingface", "stock": "torch-transformer"}.get(family, family)
 
