@@ -5,6 +5,7 @@ import mmap
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -75,6 +76,31 @@ def writing(path: Path) -> Generator[BinaryIO]:
             hidden.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def writing_folder(path: Path) -> Generator[Path]:
+    """Yield a new folder that appears under ``path`` only when all of its files are written and synced.
+
+    A process that is killed leaves the hidden folder behind, whose name ends in ".part". An existing folder is never
+    replaced, unless it is empty.
+
+    Raises:
+        OutputError: the target cannot be written.
+    """
+    path = path.absolute()  # "." has no parent
+    check_folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=path.parent) as temporary:
+            folder = Path(temporary) / "content"
+            folder.mkdir()
+            yield folder
+            sync(*folder.iterdir(), folder)
+            os.rename(folder, path)
+            sync(path.parent)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OutputError(f"cannot write {path}: {reason}; free space, or choose another target") from error
+
+
 def _draft(target: Path) -> tuple[BinaryIO, Path | None]:
     """Return a new file in the folder of ``target`` and its name, which is None on Linux.
 
@@ -138,6 +164,8 @@ def _check_parent(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {path.parent} is not a folder; choose another one")
     if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
+    if "\0" in path.name:
+        raise OutputError(f"cannot write {path}: embedded null byte; choose another name")
     try:
         length = len(os.fsencode(path.name))
     except UnicodeEncodeError as error:

@@ -57,9 +57,12 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     return checkpoints.load(arguments.path("path", path), verify)
 
 
-def save(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write a neutral checkpoint, completely or not at all; see ``shared.checkpoint.save``."""
-    checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path))
+def save(checkpoint: Checkpoint, path: str | Path, *, shard_size: int | str | None = None) -> None:
+    """Write a neutral checkpoint, completely or not at all; see ``shared.checkpoint.save``.
+
+    With a ``shard_size``, a number of bytes or a text such as "2GB", ``path`` is a new folder of several files.
+    """
+    checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path), _bytes(shard_size))
 
 
 def port(
@@ -73,6 +76,7 @@ def port(
     dtype: str | None = None,
     allow_lossy: bool = False,
     allow_nonfinite: bool = False,
+    shard_size: int | str | None = None,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
 
@@ -84,7 +88,8 @@ def port(
     number of attention heads and the activation. ``heads`` names the output heads of an encoder to keep (not its
     attention heads): None keeps all, () keeps none.
     ``dtype`` converts all tensors; a number that is too large for it is an error, unless ``allow_lossy`` makes it the
-    largest one. ``allow_nonfinite`` writes NaN and infinity, too.
+    largest one. ``allow_nonfinite`` writes NaN and infinity, too. ``shard_size``, a number of bytes or a text such as
+    "2GB", divides the target into several files.
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
     ``left_out`` names the tensors that were not kept, and why.
@@ -95,11 +100,13 @@ def port(
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
         OutputError: ``target`` cannot be written.
+        InputError: ``shard_size`` is not a size.
     """
     if target is not None:
         arguments.path("target", target)
     heads = arguments.names("heads", heads)
     writer = porting.find_dialect(target_dialect or "neutral")
+    bytes_per_shard = _bytes(shard_size)
     if isinstance(source, str) and source in recipes():
         checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
     else:
@@ -109,8 +116,12 @@ def port(
     if dtype is not None:
         checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if target is not None:
-        porting.write(checkpoint, target, writer.name, allow_nonfinite=allow_nonfinite)
+        porting.write(checkpoint, target, writer.name, shard_size=bytes_per_shard, allow_nonfinite=allow_nonfinite)
     return checkpoint
+
+
+def _bytes(shard_size: int | str | None) -> int | None:
+    return None if shard_size is None else checkpoints.parse_size(shard_size)
 
 
 def build(

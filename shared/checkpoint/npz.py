@@ -57,10 +57,11 @@ class Writer:
             for start in range(0, data.size, _CHUNK):
                 member.write(data[start : start + _CHUNK].data)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
+    def write_bytes(self, name: str, content: bytes | memoryview) -> None:
         """Append ``content`` as the member ``name``."""
         with self._open(name) as member:
-            member.write(content)
+            for start in range(0, len(content), _CHUNK):
+                member.write(content[start : start + _CHUNK])
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ def port(
     source: ModelArgument,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface."),
+        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface or --shard-size."),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
@@ -37,6 +37,12 @@ def port(
         bool, typer.Option("--allow-lossy", help="Make numbers that are too large for --dtype its largest one.")
     ] = False,
     allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
+    shard_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Divide the tensors into files of at most SIZE: 2GB, 2GiB.", show_default=False
+        ),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Convert weights to another dialect.
@@ -45,8 +51,11 @@ def port(
     """
     from triglot import models, tables  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
+    from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
+    from triglot.shared.checkpoint.manifest import digest  # noqa: PLC0415
 
-    porting.find_dialect(target_dialect).check_target(target)
+    bytes_per_shard = None if shard_size is None else parse_size(shard_size)
+    porting.check_target(target, target_dialect, bytes_per_shard)
     check_not_input(target, source)
     resolved = models.resolve(
         source, config=configuration(config, fields), dialect=source_dialect, heads=_heads_to_keep(heads)
@@ -54,7 +63,9 @@ def port(
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
-    porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
+    records = porting.write(
+        checkpoint, target, target_dialect, shard_size=bytes_per_shard, allow_nonfinite=allow_nonfinite
+    )
     if not quiet:
         if resolved.sign:
             show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
@@ -62,7 +73,7 @@ def port(
             show(tables.print_line, f"left out {name}: {reason}")
         if losses is not None:
             show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
-        show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+        show(tables.print_line, f"{target}: {len(records)} tensors, digest {digest(checkpoint.config, records)}")
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:

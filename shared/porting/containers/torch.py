@@ -55,7 +55,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
             data = np.asarray(tensor, order="C")
             strides = tuple(stride // data.itemsize for stride in data.strides)
             layouts[name] = Layout(Storage(str(number), data.dtype, data.size), 0, tensor.shape, strides)
-            writer.write_bytes(f"{_NAME}{_STORAGES}{number}", storable(data).tobytes())
+            writer.write_bytes(f"{_NAME}{_STORAGES}{number}", storable(data).reshape(-1).view(np.uint8).data)
         writer.write_bytes(f"{_NAME}{_PICKLE}", torch_pickle.write(layouts))
         writer.write_bytes(f"{_NAME}{_BYTE_ORDER}", b"little")
         writer.write_bytes(f"{_NAME}{_VERSION}", b"3\n")
