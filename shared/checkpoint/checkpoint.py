@@ -99,8 +99,10 @@ def check_finite_tensor(name: str, tensor: Array, dtype: str) -> None:
             raise CheckpointError(
                 f"{name} holds NaN or infinity; expected finite numbers; use a checkpoint from before it diverged"
             )
+        if np.can_cast(block.dtype, FLOATS[dtype]):
+            continue
         with np.errstate(over="ignore"):
-            if block.dtype != FLOATS[dtype] and not np.isfinite(block.astype(FLOATS[dtype])).all():
+            if not np.isfinite(block.astype(FLOATS[dtype])).all():
                 wider = "float32" if dtype in HALVES and np.isfinite(block.astype(np.float32)).all() else "float64"
                 raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype {wider}")
 

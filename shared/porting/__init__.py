@@ -6,6 +6,18 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 
 from .conversion import convert
 from .heads import with_heads
+from .plan import File, PortPlan, describe
 from .port import check_target, find_dialect, read, recognise, write
 
-__all__ = ["check_target", "convert", "find_dialect", "read", "recognise", "with_heads", "write"]
+__all__ = [
+    "File",
+    "PortPlan",
+    "check_target",
+    "convert",
+    "describe",
+    "find_dialect",
+    "read",
+    "recognise",
+    "with_heads",
+    "write",
+]

@@ -10,6 +10,8 @@ from triglot.shared.checkpoint.checksums import DeferredTensors, stand_in, witho
 from triglot.shared.choices import DTYPES
 from triglot.shared.errors import PortingError
 
+from .dialects.table import UNCHANGED
+
 _BLOCK = 1 << 20  # numbers
 _LARGEST = {
     FLOATS["float32"]: np.float64(np.finfo(np.float32).max),
@@ -82,8 +84,9 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
     transforms = dict(checkpoint.transforms)
     for name, tensor in before.items():
         if tensor.dtype != final:
-            words = [*([transforms[name]] if name in transforms else []), f"{tensor.dtype} to {dtype}"]
-            transforms[name] = ", ".join(words)
+            earlier = transforms.get(name, UNCHANGED)
+            cast = f"{tensor.dtype} to {dtype}"
+            transforms[name] = cast if earlier == UNCHANGED else f"{earlier}, {cast}"
     converted = DeferredTensors(unread, lambda name: _cast(tensors[name], final))
     return Checkpoint(
         checkpoint.config, converted, checkpoint.source_names, left_out=left_out, transforms=transforms

@@ -11,12 +11,13 @@ from triglot.commands.options import (
     Dialect,
     DialectOption,
     Dtype,
+    JsonOption,
     ModelArgument,
     QuietOption,
     SetOption,
     configuration,
 )
-from triglot.commands.output import check_not_input, show
+from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
 
 
 def port(
@@ -43,6 +44,10 @@ def port(
             metavar="SIZE", help="Divide the tensors into files of at most SIZE: 2GB, 2GiB.", show_default=False
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and show the plan; write nothing.")
+    ] = False,
+    json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Convert weights to another dialect.
@@ -52,28 +57,34 @@ def port(
     from triglot import models, tables  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
     from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
-    from triglot.shared.checkpoint.manifest import digest  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
 
     bytes_per_shard = None if shard_size is None else parse_size(shard_size)
     porting.check_target(target, target_dialect, bytes_per_shard)
     check_not_input(target, source)
+    check_output(json_file, source, config)
+    check_apart(target, json_file)
     resolved = models.resolve(
         source, config=configuration(config, fields), dialect=source_dialect, heads=_heads_to_keep(heads)
     )
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
-    records = porting.write(
-        checkpoint, target, target_dialect, shard_size=bytes_per_shard, allow_nonfinite=allow_nonfinite
-    )
-    if not quiet:
-        if resolved.sign:
-            show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
-        for name, reason in checkpoint.left_out.items():
-            show(tables.print_line, f"left out {name}: {reason}")
-        if losses is not None:
-            show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
-        show(tables.print_line, f"{target}: {len(records)} tensors, digest {digest(checkpoint.config, records)}")
+    with progress(f"{'check' if dry_run else 'port'} {source}", quiet=quiet, in_bytes=True) as on_bytes:
+        records = porting.write(
+            checkpoint,
+            target,
+            target_dialect,
+            shard_size=bytes_per_shard,
+            allow_nonfinite=allow_nonfinite,
+            dry_run=dry_run,
+            on_bytes=on_bytes,
+        )
+    source_file = porting.File(source, resolved.dialect, resolved.sign)
+    plan = porting.describe(checkpoint, records, source_file, porting.File(str(target), target_dialect), losses)
+    write_json(json_file, plan.to_json())
+    if shows_tables(json_file, quiet=quiet):
+        show(tables.print_port, plan, dry_run)
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:

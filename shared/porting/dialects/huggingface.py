@@ -66,15 +66,15 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
             and ``config`` does not say what they do not.
     """
     is_bare = source.fields is None
-    tensors, names_in_file = _plain_tensors(source)
+    tensors, names_in_file, left_out = _plain_tensors(source)
     try:
         configuration = _of_bare_weights if is_bare else _of_folder
         family, final = configuration(source, tensors, names_in_file, config)
         check_activation(family, final)
         table = family.table(final.heads_on_top)
-        alias_names = _remove_duplicates(family, final, tensors, names_in_file)
+        alias_names, duplicates = _remove_duplicates(family, final, tensors, names_in_file)
         check_layers(final, tensors)
-        left_out = _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        left_out |= duplicates | _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
         table.check(
             final,
             tensors,
@@ -158,24 +158,31 @@ def _places(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Place], dict
 
 def _remove_duplicates(
     family: Family, config: ModelConfig, tensors: dict[str, Array], names_in_file: dict[str, str]
-) -> dict[str, str]:
-    """Keep one name of each tensor that files store twice; return the file's names of removed aliases, by alias.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Keep one name of each tensor that files store twice.
+
+    Return the file's names of removed aliases, by alias, and the names of all removed tensors, with the reasons.
 
     A tied decoder and its bias may be present or not. An untied decoder computes with its own bias; the other one,
     which transformers stores beside it, affects no result.
     """
     if "masked_lm" not in config.heads_on_top:
-        return {}
+        return {}, {}
+    left_out: dict[str, str] = {}
     if family.duplicate_bias in tensors:
+        if family.bias in tensors:
+            left_out[names_in_file[family.bias]] = "it affects no result"
         if config.tied_embeddings and family.bias in tensors:
             _check_equal(family.bias, family.duplicate_bias, tensors)
+            left_out[names_in_file[family.bias]] = f"it equals {names_in_file[family.duplicate_bias]}"
         tensors[family.bias] = tensors.pop(family.duplicate_bias)
         names_in_file[family.bias] = names_in_file[family.duplicate_bias]
     if not config.tied_embeddings or family.decoder not in tensors:
-        return {}
+        return {}, left_out
     _check_equal(_TOKEN_TABLE, family.decoder, tensors)
     del tensors[family.decoder]
-    return {MASKED_LM_TABLE: names_in_file[family.decoder]}
+    decoder = names_in_file[family.decoder]
+    return {MASKED_LM_TABLE: decoder}, {**left_out, decoder: "it equals the table of tokens, to which it is tied"}
 
 
 def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> None:
@@ -209,13 +216,15 @@ def _hint(family: Family, config: ModelConfig, name: str) -> str:
     return ""
 
 
-def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the tensors by plain name, without buffers, and the name in the file of each plain name."""
+def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str], dict[str, str]]:
+    """Return the tensors by plain name, the name in the file of each plain name, and the buffers that are left out."""
     tensors: dict[str, Array] = {}
     names_in_file: dict[str, str] = {}
+    buffers: dict[str, str] = {}
     for name, tensor in source.tensors.items():
         plain = _plain_name(name)
         if plain in _BUFFERS:
+            buffers[name] = "it is a buffer without information"
             continue
         if plain in tensors:
             raise PortingError(
@@ -223,7 +232,7 @@ def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
                 "of them"
             )
         tensors[plain], names_in_file[plain] = tensor, name
-    return tensors, names_in_file
+    return tensors, names_in_file, buffers
 
 
 def _plain_name(name: str) -> str:

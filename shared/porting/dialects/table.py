@@ -15,6 +15,7 @@ from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
+UNCHANGED = "as it is"  # what is done to a tensor
 _MOST_PROBLEMS = 6  # of each kind in one message
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _NUMBER = re.compile(r"\{(index|count|first_is_l)\}")
@@ -46,8 +47,8 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return in words what is done to the tensor of the file."""
-        words = [f"{self.start} to {self.stop} along axis {self.axis}"] * self.packed + ["transposed"] * self.transposed
-        return ", ".join(words) or "as it is"
+        words = [f"{self.start} to {self.stop} of axis {self.axis}"] * self.packed + ["transposed"] * self.transposed
+        return ", ".join(words) or UNCHANGED
 
 
 @dataclass(frozen=True)
