@@ -1,6 +1,7 @@
 """Files that are written completely or not at all, and files that are mapped into memory instead of read."""
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
@@ -8,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import OutputError
 
@@ -17,10 +18,15 @@ _LONGEST_NAME = 255  # on every usual file system
 # Linux counts a private mapping as memory that may be needed, and refuses one that is larger than the machine's
 # memory, so a large file could not be opened. With MAP_NORESERVE only the pages that are written to count.
 _MAP_NORESERVE = 0x4000
-_PRIVATE: dict[str, int] = (
+_PRIVATE: dict[str, Any] = (
     {"flags": mmap.MAP_PRIVATE | _MAP_NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
     if sys.platform == "linux"
     else {"access": mmap.ACCESS_COPY}
+)
+if sys.version_info >= (3, 13):
+    _PRIVATE["trackfd"] = False  # a mapping needs no open file
+_MANY_FILES = (
+    "raise the limit (ulimit -n), use Python 3.13, which does not keep mapped files open, or write fewer shards"
 )
 
 
@@ -36,7 +42,12 @@ def mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ValueError("it is empty")
-        return mmap.mmap(file.fileno(), 0, **_PRIVATE)
+        try:
+            return mmap.mmap(file.fileno(), 0, **_PRIVATE)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise OSError(error.errno, f"{error.strerror} ({_MANY_FILES})") from error
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,65 +43,76 @@ _SAMPLING_S = 0.002
 
 
 @dataclass(frozen=True)
+class Times:
+    """Seconds on the clock, and seconds of a processor, which other work on the machine affects less."""
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
 class Measured:
-    """A port: its times in seconds, those of copying in the same rounds, and the largest anonymous memory."""
+    """The times of a port and of copying in the same rounds, and the largest anonymous memory of the port."""
 
     name: str
     bytes: int
-    seconds: Sequence[float]
-    copy_seconds: Sequence[float]
+    times: Sequence[Times]
+    copy_times: Sequence[Times]
     memory: int
 
-    @property
-    def best_ratio(self) -> float:
-        """The best time divided by the best time of copying."""
-        return min(self.seconds) / min(self.copy_seconds)
+    def best(self) -> tuple[Times, Times]:
+        """Return the best times of the port and of copying."""
+        best_port, best_copy = (
+            Times(min(entry.wall for entry in times), min(entry.processor for entry in times))
+            for times in (self.times, self.copy_times)
+        )
+        return best_port, best_copy
 
 
-def run(*arguments: str | Path) -> tuple[float, int]:
-    """Run a command of Triglot; return its seconds and its largest anonymous memory."""
-    start, peak = time.perf_counter(), 0
+def run(*arguments: str | Path) -> tuple[Times, int]:
+    """Run a command of Triglot; return its times and its largest anonymous memory."""
+    start, before, peak = time.perf_counter(), _processor(resource.RUSAGE_CHILDREN), 0
     process = subprocess.Popen([sys.executable, "-m", "triglot", *arguments, "--quiet"])
     while process.poll() is None:
         peak = max(peak, _anonymous(process.pid))
         time.sleep(_SAMPLING_S)
-    seconds = time.perf_counter() - start
+    times = Times(time.perf_counter() - start, _processor(resource.RUSAGE_CHILDREN) - before)
     if process.returncode:
         raise SystemExit(f"triglot {' '.join(map(str, arguments))} failed")
-    return seconds, peak
+    return times, peak
 
 
-def copy(source: Path, target: Path) -> float:
-    """Copy, sync and hash the files of a folder, or a file; return the seconds."""
+def copy(source: Path, target: Path) -> Times:
+    """Copy, sync and hash the files of a folder, or a file; return the times."""
     sources = sorted(source.iterdir()) if source.is_dir() else [source]
-    start = time.perf_counter()
+    start, before = time.perf_counter(), _processor(resource.RUSAGE_SELF)
     for number, path in enumerate(sources):
         copied = target.with_suffix(f".{number}")
         shutil.copyfile(path, copied)
         with copied.open("rb") as file:
             os.fsync(file.fileno())
             hashlib.file_digest(file, "sha256")
-    seconds = time.perf_counter() - start
+    times = Times(time.perf_counter() - start, _processor(resource.RUSAGE_SELF) - before)
     for number in range(len(sources)):
         target.with_suffix(f".{number}").unlink()
-    return seconds
+    return times
 
 
 def measure(name: str, source: Path, target: Path, options: Sequence[str], rounds: int) -> Measured:
     """Port ``source`` to ``target`` and copy it, in turns. The last target stays."""
-    seconds: list[float] = []
-    copies: list[float] = []
+    ports: list[Times] = []
+    copies: list[Times] = []
     memory = 0
     for _ in range(rounds):
         if target.is_dir():
             shutil.rmtree(target)
         target.unlink(missing_ok=True)
         copies.append(copy(source, target.with_name("copy")))
-        taken, peak = run("port", source, target, *options)
-        seconds.append(taken)
+        times, peak = run("port", source, target, *options)
+        ports.append(times)
         memory = max(memory, peak)
     size = sum(path.stat().st_size for path in (source.iterdir() if source.is_dir() else [source]))
-    return Measured(name, size, seconds, copies, memory)
+    return Measured(name, size, ports, copies, memory)
 
 
 def main() -> None:
@@ -122,7 +133,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "idle_memory": idle,
             "limits": {"time": TIME_LIMIT, "memory": MEMORY_LIMIT},
-            "results": [{**asdict(result), "best_ratio": result.best_ratio} for result in results],
+            "results": [asdict(result) for result in results],
             "environment": environment(),
         }
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
@@ -156,23 +167,27 @@ def _save_large(config: ModelConfig, folder: Path) -> None:
 
 
 def _print(results: Sequence[Measured], idle: int) -> None:
-    numbers = ("size", "median", "best", "best copy", "ratio", "limit", "memory above idle", "limit")
-    table = Table("port", *(Column(name, justify="right") for name in numbers))
+    numbers = ("size", "port", "copy", "ratio", "limit", "processor", "copy", "ratio", "memory above idle", "limit")
+    table = Table("best of all rounds", *(Column(name, justify="right") for name in numbers))
     for result in results:
+        best, copied = result.best()
         table.add_row(
             result.name,
             f"{result.bytes / 1e6:,.0f} MB",
-            f"{statistics.median(result.seconds):.2f} s",
-            f"{min(result.seconds):.2f} s",
-            f"{min(result.copy_seconds):.2f} s",
-            f"{result.best_ratio:.2f}",
-            f"{TIME_LIMIT}",
+            *(f"{best.wall:.2f} s", f"{copied.wall:.2f} s", f"{best.wall / copied.wall:.2f}", f"{TIME_LIMIT}"),
+            *(f"{best.processor:.2f} s", f"{copied.processor:.2f} s", f"{best.processor / copied.processor:.2f}"),
             f"{(result.memory - idle) / 1e6:.0f} MB",
             f"{MEMORY_LIMIT / 1e6:.0f} MB",
         )
-    console = Console()
+    console = Console(width=160)
     console.print(table)
     console.print(f"idle: {idle / 1e6:.0f} MB of anonymous memory")
+
+
+def _processor(who: int) -> float:
+    """Return the processor seconds of this process or of its finished children."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _anonymous(process: int) -> int:

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -290,3 +293,25 @@ def test_the_commands_take_a_folder(folder, checkpoint, tmp_path):
     options = ("--target-dialect", "torch", "--shard-size", "1MB")
     refused = run_process("port", folder, tmp_path / "x.pt", *options)
     assert_refused(refused, "the dialect torch writes one file; omit .*--shard-size")
+
+
+# Opens a folder of more parts than files may be open.
+OPEN_MANY = """
+import resource, sys
+import triglot
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+triglot.load(sys.argv[1])
+"""
+
+
+def test_many_parts_need_no_open_files_or_an_error_says_so(checkpoint, tmp_path):
+    triglot.save(checkpoint, tmp_path / "model", shard_size=1)
+    assert len(parts(tmp_path / "model")) > 32
+    command = [sys.executable, "-c", OPEN_MANY, tmp_path / "model"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if sys.version_info >= (3, 13):
+        assert (result.returncode, result.stderr) == (0, "")
+    else:
+        assert re.search(
+            r"CheckpointError: cannot read .*: Too many open files \(raise the limit \(ulimit", result.stderr
+        )

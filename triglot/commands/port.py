@@ -54,11 +54,13 @@ def port(
 
     Reads and writes neutral checkpoints and the files of libraries.
     """
-    from triglot import models, tables  # noqa: PLC0415
+    from triglot import models, port_tables  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
     from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
+    from triglot.shared.memory import keep_freed_memory  # noqa: PLC0415
 
+    keep_freed_memory()
     bytes_per_shard = None if shard_size is None else parse_size(shard_size)
     porting.check_target(target, target_dialect, bytes_per_shard)
     check_not_input(target, source)
@@ -84,7 +86,7 @@ def port(
     plan = porting.describe(checkpoint, records, source_file, porting.File(str(target), target_dialect), losses)
     write_json(json_file, plan.to_json())
     if shows_tables(json_file, quiet=quiet):
-        show(tables.print_port, plan, dry_run)
+        show(port_tables.print_port, plan, dry_run)
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:
