@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.shared.arrays import Array, storable
+from triglot.shared.arrays import Array, in_c_order, storable
 from triglot.shared.errors import CheckpointError
 
 
@@ -23,7 +23,7 @@ class LazyTensors(Mapping[str, Array]):
 
     def with_checksum(self, name: str) -> tuple[Array, str]:
         """Return a tensor in C order, and its checksum."""
-        tensor = np.asarray(self[name], order="C")
+        tensor = in_c_order(self[name])
         return tensor, sha256(tensor)
 
     def __contains__(self, name: object) -> bool:
@@ -116,7 +116,7 @@ def with_checksum(tensors: Mapping[str, Array], name: str) -> tuple[Array, str]:
     """Return a tensor in C order, and its checksum. Its numbers are read once, and transposed at most once."""
     if isinstance(tensors, LazyTensors):
         return tensors.with_checksum(name)
-    tensor = np.asarray(tensors[name], order="C")
+    tensor = in_c_order(tensors[name])
     return tensor, sha256(tensor)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from triglot.shared import files, pickles
-from triglot.shared.arrays import BFLOAT16, Array
+from triglot.shared.arrays import BFLOAT16, Array, in_c_order
 from triglot.shared.checkpoint.checksums import without_verifying
 from triglot.shared.errors import PortingError
 
@@ -64,7 +64,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
     text += b" " * (-len(text) % _ALIGNMENT)
     file.write(struct.pack("<Q", len(text)) + text)
     for name in order:
-        tensor = tensors[name]
+        tensor = in_c_order(tensors[name])
         data = np.asarray(tensor, tensor.dtype.newbyteorder("<"), order="C").reshape(-1).view(np.uint8)
         for first in range(0, data.size, _CHUNK):
             file.write(data[first : first + _CHUNK].data)
