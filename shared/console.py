@@ -5,10 +5,19 @@ from contextlib import contextmanager
 
 import rich.box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Column, Table
 
-OnProgress = Callable[[int, int, str], None]  # steps done, steps in total, name of the current step
+OnProgress = Callable[[int, int, str], None]  # steps or bytes done, and in total; name of the current step
 
 _PIPE_WIDTH = 200  # columns; a pipe has no width of its own, and nothing should be cut
 
@@ -50,8 +59,11 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def progress(title: str, *, quiet: bool) -> Generator[OnProgress | None]:
-    """Show a progress bar and yield the function that updates it; yield None if quiet or not on a terminal."""
+def progress(title: str, *, quiet: bool, in_bytes: bool = False) -> Generator[OnProgress | None]:
+    """Show a progress bar and yield the function that updates it; yield None if quiet or not on a terminal.
+
+    ``in_bytes``: steps are bytes, so show sizes and a rate.
+    """
     screen = Console(stderr=True)
     if quiet or not screen.is_terminal:
         yield None
@@ -59,7 +71,7 @@ def progress(title: str, *, quiet: bool) -> Generator[OnProgress | None]:
     columns = (
         TextColumn(title),
         BarColumn(),
-        MofNCompleteColumn(),
+        *((DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)),
         TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.description}"),

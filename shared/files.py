@@ -1,13 +1,15 @@
 """Files that are written completely or not at all, and files that are mapped into memory instead of read."""
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import OutputError
 
@@ -16,10 +18,15 @@ _LONGEST_NAME = 255  # on every usual file system
 # Linux counts a private mapping as memory that may be needed, and refuses one that is larger than the machine's
 # memory, so a large file could not be opened. With MAP_NORESERVE only the pages that are written to count.
 _MAP_NORESERVE = 0x4000
-_PRIVATE: dict[str, int] = (
+_PRIVATE: dict[str, Any] = (
     {"flags": mmap.MAP_PRIVATE | _MAP_NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
     if sys.platform == "linux"
     else {"access": mmap.ACCESS_COPY}
+)
+if sys.version_info >= (3, 13):
+    _PRIVATE["trackfd"] = False  # a mapping needs no open file
+_MANY_FILES = (
+    "raise the limit (ulimit -n), use Python 3.13, which does not keep mapped files open, or write fewer shards"
 )
 
 
@@ -35,7 +42,12 @@ def mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ValueError("it is empty")
-        return mmap.mmap(file.fileno(), 0, **_PRIVATE)
+        try:
+            return mmap.mmap(file.fileno(), 0, **_PRIVATE)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise OSError(error.errno, f"{error.strerror} ({_MANY_FILES})") from error
 
 
 @contextlib.contextmanager
@@ -73,6 +85,31 @@ def writing(path: Path) -> Generator[BinaryIO]:
     finally:
         if hidden is not None:
             hidden.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path) -> Generator[Path]:
+    """Yield a new folder that appears under ``path`` only when all of its files are written and synced.
+
+    A process that is killed leaves the hidden folder behind, whose name ends in ".part". An existing folder is never
+    replaced, unless it is empty.
+
+    Raises:
+        OutputError: the target cannot be written.
+    """
+    path = path.absolute()  # "." has no parent
+    check_folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=path.parent) as temporary:
+            folder = Path(temporary) / "content"
+            folder.mkdir()
+            yield folder
+            sync(*folder.iterdir(), folder)
+            os.rename(folder, path)
+            sync(path.parent)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OutputError(f"cannot write {path}: {reason}; free space, or choose another target") from error
 
 
 def _draft(target: Path) -> tuple[BinaryIO, Path | None]:
@@ -138,6 +175,8 @@ def _check_parent(path: Path) -> None:
         raise OutputError(f"cannot write {path}: {path.parent} is not a folder; choose another one")
     if not os.path.isdir(path.parent):
         raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist; create it")
+    if "\0" in path.name:
+        raise OutputError(f"cannot write {path}: embedded null byte; choose another name")
     try:
         length = len(os.fsencode(path.name))
     except UnicodeEncodeError as error:

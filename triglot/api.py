@@ -59,9 +59,12 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     return checkpoints.load(arguments.path("path", path), verify)
 
 
-def save(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write a neutral checkpoint, completely or not at all; see ``shared.checkpoint.save``."""
-    checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path))
+def save(checkpoint: Checkpoint, path: str | Path, *, shard_size: int | str | None = None) -> None:
+    """Write a neutral checkpoint, completely or not at all; see ``shared.checkpoint.save``.
+
+    With a ``shard_size``, a number of bytes or a text such as "2GB", ``path`` is a new folder of several files.
+    """
+    checkpoints.save(arguments.checkpoint(checkpoint), arguments.path("path", path), _bytes(shard_size))
 
 
 def port(
@@ -76,6 +79,7 @@ def port(
     allow_lossy: bool = False,
     allow_nonfinite: bool = False,
     example: str | Path | None = None,
+    shard_size: int | str | None = None,
 ) -> Checkpoint:
     """Read weights in any dialect and return them as a checkpoint; write them to ``target`` if that is given.
 
@@ -88,7 +92,8 @@ def port(
     attention heads): None keeps all, () keeps none.
     ``dtype`` converts all tensors; a number that is too large for it is an error, unless ``allow_lossy`` makes it the
     largest one. ``allow_nonfinite`` writes NaN and infinity, too. ``example`` is an ``.npz`` file with inputs and
-    outputs of the original, which the port has to compute (``docs/porting.md``).
+    outputs of the original, which the port has to compute (``docs/porting.md``). ``shard_size``, a number of bytes or a
+    text such as "2GB", divides the target into several files.
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
     ``left_out`` names the tensors that were not kept, and why.
@@ -99,7 +104,7 @@ def port(
             compute what ``example`` says.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
-        InputError: ``example`` cannot be read, or does not fit the model.
+        InputError: ``example`` cannot be read, or does not fit the model; or ``shard_size`` is not a size.
         OutputError: ``target`` cannot be written.
     """
     if example is not None:
@@ -108,6 +113,7 @@ def port(
         arguments.path("target", target)
     heads = arguments.names("heads", heads)
     writer = porting.find_dialect(target_dialect or "neutral")
+    bytes_per_shard = _bytes(shard_size)
     if isinstance(source, str) and source in recipes():
         resolved = models.resolve(source, config=config, dialect=source_dialect, heads=heads, example=example)
         checkpoint = resolved.checkpoint
@@ -123,8 +129,12 @@ def port(
     if dtype is not None:
         checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if target is not None:
-        porting.write(checkpoint, target, writer.name, allow_nonfinite=allow_nonfinite)
+        porting.write(checkpoint, target, writer.name, shard_size=bytes_per_shard, allow_nonfinite=allow_nonfinite)
     return checkpoint
+
+
+def _bytes(shard_size: int | str | None) -> int | None:
+    return None if shard_size is None else checkpoints.parse_size(shard_size)
 
 
 def build(

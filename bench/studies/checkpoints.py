@@ -42,7 +42,7 @@ _LARGE = replace(_BASE, hidden_size=1024, layers=118, heads=16, feed_forward_siz
 _ONE = "encoder.layers.1.feed_forward.inner.weight"
 
 
-def _repeated(config: ModelConfig) -> dict[str, Array]:
+def repeated(config: ModelConfig) -> dict[str, Array]:
     """Return tensors that are views of the same random numbers, so that they share their memory."""
     shapes = {name: parameter.shape for name, parameter in schema.parameters(config).items()}
     numbers = np.random.default_rng(0).standard_normal(max(map(math.prod, shapes.values())), np.float32)
@@ -148,7 +148,7 @@ def _measure_base(path: Path, table: Table) -> None:
 
 
 def _measure_large(path: Path, table: Table) -> None:
-    save(Checkpoint(_LARGE, _repeated(_LARGE)), path)
+    save(Checkpoint(_LARGE, repeated(_LARGE)), path)
     size = f"{len(schema.parameters(_LARGE)):,} tensors, {path.stat().st_size / 1e9:.1f} GB"
     table.add_row(f"{size}: open", *_milliseconds(measure(opening, path)), f"{LARGE_LIMIT * 1e3:.0f} ms")
     cold = measure(opening_from_disk, path)

@@ -1,5 +1,15 @@
-"""The neutral checkpoint: one configuration and its tensors in one .npz file."""
+"""The neutral checkpoint: one configuration and its tensors, in one .npz file or in a folder of several."""
 
-from .checkpoint import Checkpoint, Verify, check_finite, check_target, load, save
+from .checkpoint import Checkpoint, Verify, check_finite, check_finite_tensor, check_target, load, save
+from .shards import parse_size
 
-__all__ = ["Checkpoint", "Verify", "check_finite", "check_target", "load", "save"]
+__all__ = [
+    "Checkpoint",
+    "Verify",
+    "check_finite",
+    "check_finite_tensor",
+    "check_target",
+    "load",
+    "parse_size",
+    "save",
+]

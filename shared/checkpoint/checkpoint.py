@@ -1,8 +1,8 @@
-"""The neutral checkpoint: a configuration and its tensors, in memory and as one ``.npz`` file.
+"""The neutral checkpoint: a configuration and its tensors, in memory, as one ``.npz`` file, or as a folder of several.
 
 The file holds the tensors in order of their names (``npz.py``) and, as its last member, ``manifest.json``
-(``manifest.py``). A training run can be stored beside them (``training_state.py``). ``docs/checkpoint.md`` describes
-the file for other readers.
+(``manifest.py``). A folder has the same content in several files (``shards.py``). A training run can be stored beside
+the tensors (``training_state.py``). ``docs/checkpoint.md`` describes the format for other readers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Moments, Training
 
 from . import manifest as manifests
-from . import npz, training_state
-from .checksums import VerifiedTensors, without_verifying
+from . import npz, shards, training_state
+from .checksums import VerifiedTensors, with_checksum, without_verifying
 from .manifest import Manifest, TensorRecord, TrainingRecord
 
 SUFFIX = ".npz"
@@ -40,8 +40,9 @@ class Checkpoint:
 
     ``source_names`` gives, for a ported checkpoint, the name that each tensor had before. ``aliases`` are further names
     of tied tensors, which are stored once: alias -> name in ``tensors``. ``training`` holds what is needed to resume a
-    training of these weights; the digest covers the model only. ``left_out`` names, for a checkpoint that was just
-    ported, the tensors of the source that were not kept, and why; files do not store it.
+    training of these weights; the digest covers the model only. For a checkpoint that was just ported, ``left_out``
+    names the tensors of the source that were not kept, and why, and ``transforms`` says in words what was done to the
+    others; files store neither.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training run
@@ -55,6 +56,7 @@ class Checkpoint:
         source_names: Mapping[str, str] | None = None,
         training: Training | None = None,
         left_out: Mapping[str, str] | None = None,
+        transforms: Mapping[str, str] | None = None,
     ) -> None:
         schema.verify(config, without_verifying(tensors))
         self.config = config
@@ -62,6 +64,7 @@ class Checkpoint:
         self.source_names: Mapping[str, str] = source_names or {}
         self.training = training
         self.left_out: Mapping[str, str] = left_out or {}
+        self.transforms: Mapping[str, str] = transforms or {}
         _check_source_names(self)
         _check_training(self)
 
@@ -73,7 +76,8 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The sha256 of configuration, names, shapes, dtypes and numbers. It does not depend on the container."""
-        return manifests.digest(self.config, {name: TensorRecord.of(tensor) for name, tensor in self.tensors.items()})
+        records = {name: TensorRecord.of(*with_checksum(self.tensors, name)) for name in self.tensors}
+        return manifests.digest(self.config, records)
 
 
 def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
@@ -83,25 +87,36 @@ def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
         CheckpointError: a tensor holds NaN or infinity, or a number that ``dtype`` cannot hold.
     """
     for name, tensor in checkpoint.tensors.items():
-        numbers = tensor.reshape(-1)
-        for start in range(0, numbers.size, _BLOCK):  # a boolean per number of a whole table would take megabytes
-            block = numbers[start : start + _BLOCK]
-            if not np.isfinite(block).all():
-                raise CheckpointError(
-                    f"{name} holds NaN or infinity; expected finite numbers; use a checkpoint from before it diverged"
-                )
-            with np.errstate(over="ignore"):
-                if block.dtype != FLOATS[dtype] and not np.isfinite(block.astype(FLOATS[dtype])).all():
-                    wider = "float32" if dtype in HALVES and np.isfinite(block.astype(np.float32)).all() else "float64"
-                    raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype {wider}")
+        check_finite_tensor(name, tensor, dtype)
 
 
-def check_target(path: Path) -> None:
-    """Check, before any work is done, that a checkpoint can be written to ``path``.
+def check_finite_tensor(name: str, tensor: Array, dtype: str) -> None:
+    """Do what ``check_finite`` does for one tensor."""
+    numbers = tensor.reshape(-1)
+    for start in range(0, numbers.size, _BLOCK):  # a boolean per number of a whole table would take megabytes
+        block = numbers[start : start + _BLOCK]
+        if not np.isfinite(block).all():
+            raise CheckpointError(
+                f"{name} holds NaN or infinity; expected finite numbers; use a checkpoint from before it diverged"
+            )
+        if np.can_cast(block.dtype, FLOATS[dtype]):
+            continue
+        with np.errstate(over="ignore"):
+            if not np.isfinite(block.astype(FLOATS[dtype])).all():
+                wider = "float32" if dtype in HALVES and np.isfinite(block.astype(np.float32)).all() else "float64"
+                raise CheckpointError(f"{name} holds numbers that do not fit into {dtype}; use dtype {wider}")
+
+
+def check_target(path: Path, shard_size: int | None = None) -> None:
+    """Check, before any work is done, that a checkpoint can be written to ``path``: a file, or a folder of shards.
 
     Raises:
-        OutputError: the name does not end in .npz, or ``files.check_writable`` refuses it.
+        OutputError: the name of a file does not end in .npz, or ``files.check_writable`` refuses it; or
+            ``files.check_folder`` refuses the folder.
     """
+    if shard_size is not None:
+        files.check_folder(path)
+        return
     files.check_writable(path)
     if path.suffix != SUFFIX and not (path.exists() and not path.is_file()):  # a device may have any name
         raise OutputError(
@@ -110,52 +125,96 @@ def check_target(path: Path) -> None:
         )
 
 
-def save(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write ``checkpoint`` to ``path``, completely or not at all.
+def save(checkpoint: Checkpoint, path: str | Path, shard_size: int | None = None) -> None:
+    """Write ``checkpoint`` to the file ``path``, completely or not at all.
+
+    With a ``shard_size``, ``path`` is a new folder of files that each hold at most that many bytes of tensors. A larger
+    tensor has a file of its own.
 
     Raises:
         OutputError: the target cannot be written.
     """
-    path = Path(path)
-    check_target(path)
-    parameters, training = schema.parameters(checkpoint.config), checkpoint.training
-    members = training_state.arrays(training) if training else {}
-    records: dict[str, TensorRecord] = {}
-    member_records: dict[str, TensorRecord] = {}
+    path = Path(path).absolute() if shard_size is not None else Path(path)  # "." has no parent
+    check_target(path, shard_size)
+    content = _Content(checkpoint)
+    if shard_size is not None:
+        shards.write(path, content, shard_size)
+        return
     with files.writing(path) as file:
         if not file.seekable():
             raise OutputError(f"cannot write {path}: a checkpoint cannot be written to a pipe; name a file")
         with npz.Writer(file) as writer:
-            for name in sorted([*checkpoint.tensors, *members]):
-                if name in members:
-                    writer.write_array(name, members[name])
-                    member_records[name] = TensorRecord.of(members[name])
-                else:
-                    tensor = checkpoint.tensors[name]
-                    writer.write_array(name, tensor)
-                    records[name] = TensorRecord.of(tensor, parameters[name].axes)
-            training_record = training and TrainingRecord(training.plan, training.moments.steps, member_records)
-            content = Manifest(checkpoint.config, records, checkpoint.source_names, training_record).to_bytes()
-            if len(content) > manifests.LONGEST:
-                raise OutputError(
-                    f"cannot write {path}: its manifest has {len(content)} bytes, expected at most "
-                    f"{manifests.LONGEST}; shorten source_names"
-                )
-            writer.write_bytes(manifests.MEMBER, content)
+            for name in content.sizes:
+                writer.write_array(name, content.read(name))
+            writer.write_bytes(manifests.MEMBER, manifests.to_bytes(path, content.manifest().to_json()))
+
+
+class _Content:
+    """What is stored of a checkpoint: its arrays one by one, in the order of their names, then its manifest."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._parameters = schema.parameters(checkpoint.config)
+        self._members = training_state.arrays(checkpoint.training) if checkpoint.training else {}
+        self._records: dict[str, TensorRecord] = {}
+        arrays = {**without_verifying(checkpoint.tensors), **self._members}
+        self.sizes = {name: arrays[name].nbytes for name in sorted(arrays)}
+
+    def read(self, name: str) -> Array:
+        """Return an array, and keep its record for the manifest."""
+        is_member = name in self._members
+        array, checksum = with_checksum(self._members if is_member else self._checkpoint.tensors, name)
+        self._records[name] = TensorRecord.of(array, checksum, None if is_member else self._parameters[name].axes)
+        return array
+
+    def manifest(self) -> Manifest:
+        """Return the manifest, after all arrays were read."""
+        records = {name: record for name, record in self._records.items() if name not in self._members}
+        training = self._checkpoint.training
+        training_record = training and TrainingRecord(
+            training.plan, training.moments.steps, {name: self._records[name] for name in sorted(self._members)}
+        )
+        return Manifest(self._checkpoint.config, records, self._checkpoint.source_names, training_record)
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
-    """Open the checkpoint at ``path``. Its tensors are mapped from the file, not read.
+    """Open the checkpoint at ``path``, a file or a folder of shards. Its tensors are mapped, not read.
 
-    The structure of the file and the digest of its manifest are always verified. ``verify`` says when a tensor is
+    The structure of the files and the digest of the manifest are always verified. ``verify`` says when a tensor is
     compared with its sha256: "open" never, "touched" when it is first read, "full" now.
 
     Raises:
-        CheckpointError: the file is not a checkpoint, is damaged, or has a newer schema.
+        CheckpointError: ``path`` is not a checkpoint, is damaged, or has a newer schema.
     """
     if verify not in get_args(Verify):
         raise CheckpointError(f"verify is {verify!r}; expected one of {', '.join(get_args(Verify))}")
     path = Path(path)
+    if path.is_dir():
+        manifest, arrays, paths = shards.read(path)
+        in_order = True
+    else:
+        manifest, arrays, in_order = _read_file(path)
+        paths = dict.fromkeys(arrays, path)
+    members = {name: arrays.pop(name) for name in list(arrays) if name.startswith(training_state.PREFIX)}
+    for name, record in manifest.tensors.items():
+        if record.dtype == BFLOAT16.name and name in arrays and arrays[name].dtype == np.uint16:
+            arrays[name] = arrays[name].view(BFLOAT16)
+    try:
+        schema.verify(manifest.config, arrays)
+    except CheckpointError as error:
+        raise npz.unreadable(path, _shortened(str(error))) from error
+    if not in_order:
+        raise npz.unreadable(path, f"its members are not its tensors in order of their names and {manifests.MEMBER}")
+    axes = {name: parameter.axes for name, parameter in schema.parameters(manifest.config).items()}
+    _compare(path, arrays, manifest.tensors, axes)
+    training = _load_training(path, paths, manifest, members, verify)
+    return Checkpoint(
+        manifest.config, _mapped(paths, arrays, manifest.tensors, verify), manifest.source_names, training
+    )
+
+
+def _read_file(path: Path) -> tuple[Manifest, dict[str, Array], bool]:
+    """Return the manifest and the arrays of one file, and whether its members are in order."""
     reader = npz.Reader(path)
     if manifests.MEMBER not in reader.members:
         raise npz.unreadable(
@@ -164,25 +223,15 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
             f"{npz.RESTORE}, or port the file first (triglot port)",
         )
     content = reader.read_bytes(manifests.MEMBER, manifests.LONGEST)
-    manifest = manifests.parse(path, content, len(reader.members), len(reader.names))
-    arrays = {name: reader.array(name) for name in reader.names}
-    members = {name: arrays.pop(name) for name in reader.names if name.startswith(training_state.PREFIX)}
-    for name, record in manifest.tensors.items():
-        if record.dtype == BFLOAT16.name and name in arrays and arrays[name].dtype == np.uint16:
-            arrays[name] = arrays[name].view(BFLOAT16)
-    try:
-        schema.verify(manifest.config, arrays)
-    except CheckpointError as error:
-        raise npz.unreadable(path, _shortened(str(error))) from error
-    if reader.members != [*(f"{name}.npy" for name in sorted(reader.names)), manifests.MEMBER]:
-        raise npz.unreadable(path, f"its members are not its tensors in order of their names and {manifests.MEMBER}")
-    axes = {name: parameter.axes for name, parameter in schema.parameters(manifest.config).items()}
-    _compare(path, arrays, manifest.tensors, axes)
-    training = _load_training(path, manifest, members, verify)
-    return Checkpoint(manifest.config, _mapped(path, arrays, manifest.tensors, verify), manifest.source_names, training)
+    fields = manifests.decode(path, manifests.MEMBER, content, len(reader.members))
+    manifest = manifests.parse(path, manifests.MEMBER, fields, len(reader.names))
+    in_order = reader.members == [*(f"{name}.npy" for name in sorted(reader.names)), manifests.MEMBER]
+    return manifest, {name: reader.array(name) for name in reader.names}, in_order
 
 
-def _load_training(path: Path, manifest: Manifest, members: Mapping[str, Array], verify: Verify) -> Training | None:
+def _load_training(
+    path: Path, paths: Mapping[str, Path], manifest: Manifest, members: Mapping[str, Array], verify: Verify
+) -> Training | None:
     record = manifest.training
     if record is None and not members:
         return None
@@ -191,7 +240,7 @@ def _load_training(path: Path, manifest: Manifest, members: Mapping[str, Array],
     if wrong := sorted(training_state.problems(schema.parameters(manifest.config), record.steps, members)):
         raise npz.unreadable(path, _shortened("; ".join(wrong)))
     _compare(path, members, record.tensors, {})
-    return training_state.restore(record.plan, record.steps, _mapped(path, members, record.tensors, verify))
+    return training_state.restore(record.plan, record.steps, _mapped(paths, members, record.tensors, verify))
 
 
 def _compare(
@@ -211,10 +260,10 @@ def _compare(
 
 
 def _mapped(
-    path: Path, arrays: Mapping[str, Array], records: Mapping[str, TensorRecord], verify: Verify
+    paths: Mapping[str, Path], arrays: Mapping[str, Array], records: Mapping[str, TensorRecord], verify: Verify
 ) -> VerifiedTensors:
     checksums = {} if verify == "open" else {name: record.sha256 for name, record in records.items()}
-    tensors = VerifiedTensors(path, arrays, checksums)
+    tensors = VerifiedTensors(paths, arrays, checksums)
     if verify == "full":
         tensors.verify_all()
     return tensors

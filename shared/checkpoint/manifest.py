@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from triglot.shared.arrays import Array
-from triglot.shared.errors import CheckpointError, ConfigError, TrainingError
+from triglot.shared.errors import CheckpointError, ConfigError, OutputError, TrainingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
-from .checksums import sha256
 from .npz import unreadable
 
 MEMBER = "manifest.json"
@@ -47,9 +46,9 @@ class TensorRecord:
     axes: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, tensor: Array, axes: tuple[str, ...] | None = None) -> TensorRecord:
-        """Return the record that describes ``tensor``."""
-        return cls(tensor.dtype.name, tensor.shape, sha256(tensor), axes)
+    def of(cls, tensor: Array, checksum: str, axes: tuple[str, ...] | None = None) -> TensorRecord:
+        """Return the record of ``tensor``, which has this checksum."""
+        return cls(tensor.dtype.name, tensor.shape, checksum, axes)
 
     def content(self) -> dict[str, Any]:
         """Return the part that the digest covers, as JSON."""
@@ -84,22 +83,36 @@ class Manifest:
     source_names: Mapping[str, str]
     training: TrainingRecord | None = None
 
-    def to_bytes(self) -> bytes:
-        """Return the content of ``manifest.json``."""
+    def to_json(self, schema_name: str = SCHEMA) -> dict[str, Any]:
+        """Return the fields of ``manifest.json``."""
         entries = {name: record.to_json() for name, record in self.tensors.items()}
         entries |= {alias: {"alias": name} for alias, name in schema.aliases(self.config).items()}
         for name, entry in entries.items():
             if name in self.source_names:
                 entry["source"] = self.source_names[name]
         content = {
-            "schema": SCHEMA,
+            "schema": schema_name,
             "digest": digest(self.config, self.tensors),
             "config": self.config.to_dict(),
             "tensors": entries,
         }
         if self.training:
             content["training"] = self.training.to_json()
-        return json.dumps(content, indent=1, allow_nan=False).encode()
+        return content
+
+
+def to_bytes(path: Path, content: Mapping[str, Any]) -> bytes:
+    """Return the manifest in the file ``path`` as text.
+
+    Raises:
+        OutputError: it is longer than a reader accepts.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False).encode()
+    if len(text) > LONGEST:
+        raise OutputError(
+            f"cannot write {path}: its manifest has {len(text)} bytes, expected at most {LONGEST}; shorten source_names"
+        )
+    return text
 
 
 def digest(config: ModelConfig, tensors: Mapping[str, TensorRecord]) -> str:
@@ -108,17 +121,29 @@ def digest(config: ModelConfig, tensors: Mapping[str, TensorRecord]) -> str:
     return _hash({"config": config.identity(), "tensors": contents})
 
 
-def parse(path: Path, content: bytes, member_count: int, tensor_count: int) -> Manifest:
-    """Parse the manifest of the file ``path``, which has so many members and, among them, so many tensors.
+def decode(path: Path, name: str, content: bytes, member_count: int, schema_name: str = SCHEMA) -> dict[str, Any]:
+    """Return the fields of the manifest ``name`` in ``path``, which describes so many members.
 
     Raises:
-        CheckpointError: it is damaged, has other fields or another schema, or one of its digests is wrong.
+        CheckpointError: it is not JSON, or has another schema.
     """
     try:
-        fields = _load(content, member_count)
-        if "schema" in _object(fields) and fields["schema"] != SCHEMA:
-            schema_of_file = repr(fields["schema"])[:100]
-            raise unreadable(path, f"its schema is {schema_of_file}, expected {SCHEMA!r}", "update Triglot")
+        fields = _object(_load(content, member_count))
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, f"{name} is damaged") from error
+    if "schema" in fields and fields["schema"] != schema_name:
+        schema_of_file = repr(fields["schema"])[:100]
+        raise unreadable(path, f"its schema is {schema_of_file}, expected {schema_name!r}", "update Triglot")
+    return fields
+
+
+def parse(path: Path, name: str, fields: dict[str, Any], tensor_count: int) -> Manifest:
+    """Return the manifest ``name`` in ``path``, which has these ``fields`` and so many tensors.
+
+    Raises:
+        CheckpointError: it has other fields, or one of its digests is wrong.
+    """
+    try:
         training = _training(fields.pop("training")) if "training" in fields else None
         _object(fields, _FIELDS)
         config = ModelConfig.from_dict(fields["config"])
@@ -128,27 +153,27 @@ def parse(path: Path, content: bytes, member_count: int, tensor_count: int) -> M
         tensors: dict[str, TensorRecord] = {}
         aliases: dict[str, str] = {}
         source_names: dict[str, str] = {}
-        for name, value in _object(fields["tensors"]).items():
+        for tensor, value in _object(fields["tensors"]).items():
             entry = _object(value)
             if "source" in entry:
-                source_names[name] = _text(entry.pop("source"))
+                source_names[tensor] = _text(entry.pop("source"))
             if "alias" in entry:
-                aliases[name] = _text(_object(entry, {"alias"})["alias"])
+                aliases[tensor] = _text(_object(entry, {"alias"})["alias"])
             else:
-                tensors[name] = _tensor(entry, {*_TENSOR_FIELDS, "axes"})
+                tensors[tensor] = _tensor(entry, {*_TENSOR_FIELDS, "axes"})
         # Older files may lack fields that have a default. The others must be written exactly as we write them.
-        config_fields = {name: value for name, value in config.to_dict().items() if name in fields["config"]}
+        config_fields = {field: value for field, value in config.to_dict().items() if field in fields["config"]}
         intact = fields["digest"] == digest(config, tensors) and _json(fields["config"]) == _json(config_fields)
     except CheckpointError:
         raise
     except (ConfigError, TrainingError) as error:
         raise unreadable(path, str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise unreadable(path, f"{MEMBER} is damaged") from error
+        raise unreadable(path, f"{name} is damaged") from error
     if not intact:
-        raise unreadable(path, f"{MEMBER} was changed: its digest is wrong")
+        raise unreadable(path, f"{name} was changed: its digest is wrong")
     if aliases != schema.aliases(config):
-        raise unreadable(path, f"the aliases in {MEMBER} are not those of its configuration")
+        raise unreadable(path, f"the aliases in {name} are not those of its configuration")
     return Manifest(config, tensors, source_names, training)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from triglot.shared import files, pickles
-from triglot.shared.arrays import BFLOAT16, Array, storable
+from triglot.shared.arrays import BFLOAT16, Array, in_c_order, storable
 from triglot.shared.errors import CheckpointError, OutputError
 
 from . import npy, zip_structure
@@ -49,7 +49,7 @@ class Writer:
         """Append ``array`` as the member ``name`` + ".npy", in C order and little-endian; bfloat16 as uint16."""
         if array.dtype.hasobject:
             raise CheckpointError(f"{name} holds Python objects; expected an array of numbers")
-        array = storable(array)
+        array = in_c_order(storable(array))
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         with self._open(f"{name}.npy") as member:
             npy_format.write_array_header_1_0(member, npy_format.header_data_from_array_1_0(array))
@@ -57,10 +57,11 @@ class Writer:
             for start in range(0, data.size, _CHUNK):
                 member.write(data[start : start + _CHUNK].data)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
+    def write_bytes(self, name: str, content: bytes | memoryview) -> None:
         """Append ``content`` as the member ``name``."""
         with self._open(name) as member:
-            member.write(content)
+            for start in range(0, len(content), _CHUNK):
+                member.write(content[start : start + _CHUNK])
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,20 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 
 from .conversion import convert
 from .heads import with_heads
-from .port import Recognised, candidates, find_dialect, read, recognise, write
+from .plan import File, PortPlan, describe
+from .port import Recognised, candidates, check_target, find_dialect, read, recognise, write
 
-__all__ = ["Recognised", "candidates", "convert", "find_dialect", "read", "recognise", "with_heads", "write"]
+__all__ = [
+    "File",
+    "PortPlan",
+    "Recognised",
+    "candidates",
+    "check_target",
+    "convert",
+    "describe",
+    "find_dialect",
+    "read",
+    "recognise",
+    "with_heads",
+    "write",
+]

@@ -1,14 +1,16 @@
 """Conversion of weights to another number format, and what is lost by it."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from triglot.shared.arrays import FLOATS, LARGEST_BFLOAT16, LARGEST_FLOAT16, Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint.checksums import DeferredTensors, stand_in, without_verifying
 from triglot.shared.choices import DTYPES
 from triglot.shared.errors import PortingError
+
+from .dialects.table import UNCHANGED
 
 _BLOCK = 1 << 20  # numbers
 _LARGEST = {
@@ -76,25 +78,19 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
     left_out = dict(checkpoint.left_out)
     if checkpoint.training:
         left_out["the training state"] = "it belongs to the weights before they were converted"
-    tensors = _Converted(checkpoint.tensors, FLOATS[dtype])
-    return Checkpoint(checkpoint.config, tensors, checkpoint.source_names, left_out=left_out), losses
-
-
-class _Converted(Mapping[str, Array]):
-    """Tensors in another dtype. Each is converted when it is asked for."""
-
-    def __init__(self, tensors: Mapping[str, Array], dtype: "np.dtype[np.generic]") -> None:
-        self._tensors = tensors
-        self._dtype = dtype
-
-    def __getitem__(self, name: str) -> Array:
-        return _cast(self._tensors[name], self._dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+    tensors, final = checkpoint.tensors, FLOATS[dtype]
+    before = without_verifying(tensors)
+    unread = {name: stand_in(final, before[name].shape) for name in tensors}
+    transforms = dict(checkpoint.transforms)
+    for name, tensor in before.items():
+        if tensor.dtype != final:
+            earlier = transforms.get(name, UNCHANGED)
+            cast = f"{tensor.dtype} to {dtype}"
+            transforms[name] = cast if earlier == UNCHANGED else f"{earlier}, {cast}"
+    converted = DeferredTensors(unread, lambda name: _cast(tensors[name], final))
+    return Checkpoint(
+        checkpoint.config, converted, checkpoint.source_names, left_out=left_out, transforms=transforms
+    ), losses
 
 
 def _cast(tensor: Array, dtype: "np.dtype[np.generic]") -> Array:

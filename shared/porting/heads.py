@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint.checksums import DeferredTensors, without_verifying
 from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import DECODER_HEADS, ModelConfig
@@ -27,13 +28,17 @@ def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoi
             f"the head {config.heads_on_top[0]} is the output of a decoder and cannot be left out; keep it"
         )
     smaller = _config_with(config, kept)
-    tensors = {name: checkpoint.tensors[name] for name in schema.parameters(smaller)}
+    unread = without_verifying(checkpoint.tensors)
+    tensors = DeferredTensors(
+        {name: unread[name] for name in schema.parameters(smaller)}, checkpoint.tensors.__getitem__
+    )
     names = checkpoint.source_names
     left_out = {names.get(name, name): WHY for name in checkpoint.tensors if name not in tensors}
     if checkpoint.training:
         left_out["the training state"] = "it belongs to the model with all of its heads"
     kept_names = {name: names[name] for name in tensors if name in names}
-    return Checkpoint(smaller, tensors, kept_names, left_out={**checkpoint.left_out, **left_out})
+    left_out = {**checkpoint.left_out, **left_out}
+    return Checkpoint(smaller, tensors, kept_names, left_out=left_out, transforms=checkpoint.transforms)
 
 
 def check_heads(wanted: Collection[str], present: Collection[str]) -> None:

@@ -4,14 +4,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from triglot.shared.checkpoint import Checkpoint, check_finite
-from triglot.shared.errors import CheckpointError, PortingError
+from triglot.shared import files
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint.manifest import TensorRecord
+from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import ConfigOverride
 
 from .dialects import DIALECTS, neutral
 from .dialects.dialect import Dialect
 from .heads import with_heads
 from .source import Source
+from .stream import OnBytes, Stream
 
 _SHOWN_NAMES = 3  # in a message
 
@@ -52,26 +55,60 @@ def read(
     return recognise(source, dialect, heads).read(config)
 
 
+def check_target(target: Path, dialect: str, shard_size: int | None = None) -> None:
+    """Check, before any work is done, that ``target`` can be written in ``dialect``.
+
+    Raises:
+        PortingError: the dialect is unknown, or writes only one file; or the suffix of ``target`` is unknown.
+        OutputError: the path cannot be written.
+    """
+    writer = find_dialect(dialect)
+    if shard_size is None:
+        writer.check_target(target)
+        return
+    if writer.write_shards is None:
+        able = " or ".join(name for name, other in DIALECTS.items() if other.write_shards)
+        raise PortingError(
+            f"the dialect {dialect} writes one file; omit the size of shards (shard_size=, or --shard-size), or write "
+            f"{able}"
+        )
+    files.check_folder(target)
+
+
 def write(
     checkpoint: Checkpoint,
     target: str | Path,
     dialect: str = neutral.DIALECT.name,
     *,
+    shard_size: int | None = None,
     allow_nonfinite: bool = False,
-) -> None:
-    """Write ``checkpoint`` to ``target`` in ``dialect``, completely or not at all.
+    dry_run: bool = False,
+    on_bytes: OnBytes | None = None,
+) -> dict[str, TensorRecord]:
+    """Write ``checkpoint`` to ``target`` in ``dialect``, completely or not at all. Return the records of its tensors.
+
+    ``shard_size`` divides it into files of at most that many bytes. A ``dry_run`` checks everything and writes nothing.
 
     Raises:
         PortingError: the dialect is unknown, or cannot express the model; or a tensor holds NaN or infinity, which
             ``allow_nonfinite`` would keep.
         OutputError: ``target`` cannot be written.
     """
-    if not allow_nonfinite:
-        try:
-            check_finite(checkpoint, "float64")
-        except CheckpointError as error:
-            raise PortingError(f"{error}, or keep them (allow_nonfinite=True, or --allow-nonfinite)") from error
-    find_dialect(dialect).write(checkpoint, Path(target))
+    target = Path(target)
+    writer = find_dialect(dialect)
+    check_target(target, dialect, shard_size)
+    writer.layout(checkpoint, target)
+    stream = Stream(checkpoint.tensors, on_bytes, allow_nonfinite=allow_nonfinite)
+    if dry_run or (target.exists() and not target.is_file() and not target.is_dir()):
+        stream.read_all()  # what was written to a pipe or a device cannot be taken back
+    if dry_run:
+        return stream.records
+    streamed = Checkpoint(checkpoint.config, stream, checkpoint.source_names, checkpoint.training)
+    if writer.write_shards and shard_size is not None:
+        writer.write_shards(streamed, target, shard_size)
+    else:
+        writer.write(streamed, target)
+    return stream.records
 
 
 @dataclass(frozen=True)

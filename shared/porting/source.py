@@ -9,6 +9,7 @@ from typing import Any
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import manifest
+from triglot.shared.checkpoint.shards import INDEX
 from triglot.shared.errors import ModelNotFoundError, PortingError
 
 from . import containers
@@ -50,6 +51,8 @@ class Source:
     @cached_property
     def is_neutral(self) -> bool:
         """Whether it is a checkpoint of Triglot, as far as its directory or its name tells."""
+        if self.path.is_dir():
+            return (self.path / INDEX).is_file() and not (self.path / CONFIG_FILE).exists()
         if not self.path.is_file():
             return False
         members = zip_file.names(self.path)

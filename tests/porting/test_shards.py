@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from triglot import port
 from triglot.shared.errors import PortingError
+from triglot.shared.model.recipes import recipe
 
 INDEX = "model.safetensors.index.json"
 
@@ -162,3 +164,28 @@ def test_an_index_without_a_map_is_refused(content, sharded):
     (folder / INDEX).write_text(content)
     with pytest.raises(PortingError, match=r"cannot read .*index\.json"):
         port(folder)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "pooler"])
+def test_transformers_loads_the_shards_that_are_written(head, make_checkpoint, tmp_path):
+    import torch
+    import transformers
+
+    checkpoint = make_checkpoint(replace(recipe("bert-base-tiny"), heads_on_top=(head,)))
+    port(checkpoint, tmp_path / "sharded", target_dialect="huggingface", shard_size=20_000)
+    port(checkpoint, tmp_path / "single", target_dialect="huggingface", shard_size="1MB")
+    assert sorted(os.listdir(tmp_path / "single")) == ["config.json", "model.safetensors"]
+    index = json.loads((tmp_path / "sharded" / INDEX).read_text())
+    names = sorted(path.name for path in (tmp_path / "sharded").glob("*.safetensors"))
+    assert names == [f"model-{number:05}-of-{len(names):05}.safetensors" for number in range(1, len(names) + 1)]
+    assert len(names) > 2
+    assert sorted(set(index["weight_map"].values())) == names
+    assert index["metadata"]["total_size"] == sum(
+        tensor.nbytes for name in names for tensor in load_file(tmp_path / "sharded" / name).values()
+    )
+    loaded = transformers.AutoModelForMaskedLM if head == "masked_lm" else transformers.AutoModel
+    sharded, single = (loaded.from_pretrained(tmp_path / name).state_dict() for name in ("sharded", "single"))
+    assert sharded.keys() == single.keys() >= index["weight_map"].keys()
+    for name, tensor in single.items():
+        torch.testing.assert_close(sharded[name], tensor, rtol=0, atol=0)
+    assert port(tmp_path / "sharded").digest == checkpoint.digest

@@ -11,12 +11,13 @@ from triglot.commands.options import (
     Dialect,
     DialectOption,
     Dtype,
+    JsonOption,
     ModelArgument,
     QuietOption,
     SetOption,
     configuration,
 )
-from triglot.commands.output import check_not_input, show
+from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
 
 if TYPE_CHECKING:
     from triglot.models import Source
@@ -27,7 +28,7 @@ def port(
     source: ModelArgument,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface."),
+        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface or --shard-size."),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
@@ -47,17 +48,34 @@ def port(
     example: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Compare with recorded inputs and outputs (.npz).")
     ] = None,
+    shard_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Divide the tensors into files of at most SIZE: 2GB, 2GiB.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and show the plan; write nothing.")
+    ] = False,
+    json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Convert weights to another dialect.
 
     Reads and writes neutral checkpoints and the files of libraries.
     """
-    from triglot import models, tables  # noqa: PLC0415
+    from triglot import models, port_tables  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
+    from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
+    from triglot.shared.memory import keep_freed_memory  # noqa: PLC0415
 
-    porting.find_dialect(target_dialect).check_target(target)
+    keep_freed_memory()
+    bytes_per_shard = None if shard_size is None else parse_size(shard_size)
+    porting.check_target(target, target_dialect, bytes_per_shard)
     check_not_input(target, source, example)
+    check_output(json_file, source, config, example)
+    check_apart(target, json_file)
     resolved = models.resolve(
         source,
         config=configuration(config, fields),
@@ -71,21 +89,25 @@ def port(
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if verify:
         findings += _verify_target(checkpoint, target, target_dialect)
-    porting.write(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
-    if not quiet:
-        if resolved.sign:
-            show(tables.print_line, f"read as {resolved.dialect}, because it has {resolved.sign}")
-        for name, reason in checkpoint.left_out.items():
-            show(tables.print_line, f"left out {name}: {reason}")
-        if losses is not None:
-            show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
-        for finding in findings:
-            show(tables.print_line, finding)
+    with progress(f"{'check' if dry_run else 'port'} {source}", quiet=quiet, in_bytes=True) as on_bytes:
+        records = porting.write(
+            checkpoint,
+            target,
+            target_dialect,
+            shard_size=bytes_per_shard,
+            allow_nonfinite=allow_nonfinite,
+            dry_run=dry_run,
+            on_bytes=on_bytes,
+        )
+    source_file = porting.File(source, resolved.dialect, resolved.sign)
+    plan = porting.describe(checkpoint, records, source_file, porting.File(str(target), target_dialect), losses)
+    write_json(json_file, plan.to_json())
+    if shows_tables(json_file, quiet=quiet):
         if example is not None:
-            show(tables.print_line, f"verified: the port computes what {example} says")
+            findings.append(f"verified: the port computes what {example} says")
         elif not verify:
-            show(tables.print_line, "every tensor was ported; nothing was computed (--verify, or --example)")
-        show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
+            findings.append("checked for completeness, not against the original (--verify, or --example)")
+        show(port_tables.print_port, plan, dry_run, findings)
 
 
 def _verify_source(source: "Source") -> list[str]:

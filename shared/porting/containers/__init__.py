@@ -35,6 +35,16 @@ BY_SUFFIX: dict[str, Container] = {
 SUFFIXES = " or ".join((", ".join([*BY_SUFFIX][:-1]), [*BY_SUFFIX][-1]))  # for messages
 
 
+def check(path: Path, tensors: Mapping[str, Array]) -> None:
+    """Check, without reading them, that a file with the suffix of ``path`` can hold these tensors.
+
+    Raises:
+        PortingError: it cannot.
+    """
+    if BY_SUFFIX[path.suffix] is npz:
+        npz.check(tensors)
+
+
 def find(path: Path) -> Container:
     """Return the format of a file, or of the first file that an index lists.
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from triglot.shared import pickles
 from triglot.shared.arrays import BFLOAT16, Array
-from triglot.shared.checkpoint import npy
+from triglot.shared.checkpoint import npy, npz
+from triglot.shared.checkpoint.checksums import without_verifying
 from triglot.shared.errors import PortingError
 
 from . import zip as zip_file
@@ -30,15 +31,26 @@ def read(path: Path) -> dict[str, Array]:
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
-    """Write a file that ``numpy.load`` reads.
+    """Write a file that ``numpy.load`` reads, with one array in memory at a time.
 
     Raises:
-        PortingError: a tensor is bfloat16, which NumPy does not have.
+        PortingError: ``check`` refuses a tensor.
     """
-    for name, tensor in tensors.items():
+    check(tensors)
+    with npz.Writer(file) as writer:
+        for name, tensor in tensors.items():
+            writer.write_array(name, tensor)
+
+
+def check(tensors: Mapping[str, Array]) -> None:
+    """Check, without reading them, that a file can hold these tensors.
+
+    Raises:
+        PortingError: one is bfloat16, which NumPy does not have.
+    """
+    for name, tensor in without_verifying(tensors).items():
         if tensor.dtype == BFLOAT16:
             raise PortingError(f"{name} is bfloat16, which NumPy does not have; write .pt or .safetensors")
-    np.savez(file, allow_pickle=False, **tensors)
 
 
 def _array(path: Path, name: str, content: memoryview) -> Array:

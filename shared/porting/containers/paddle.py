@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from triglot.shared.arrays import BFLOAT16, Array, storable
+from triglot.shared.arrays import BFLOAT16, Array, in_c_order, storable
 from triglot.shared.errors import PortingError
 
 from .pickle_machine import DAMAGED, Grammar, Name, RefusalError, dictionary, quoted, run, write_name, write_plain
@@ -73,7 +73,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
     """Write a file that ``paddle.load`` reads, in protocol 4, with one array in memory at a time."""
     file.write(pickle.PROTO + b"\x04" + pickle.EMPTY_DICT)
     for name, tensor in tensors.items():
-        data = np.asarray(storable(tensor), order="C")
+        data = in_c_order(storable(tensor))
         file.write(_text(name) + _header(data) + pickle.BINBYTES8 + struct.pack("<Q", data.nbytes))
         file.write(data.reshape(-1).view(np.uint8).data)
         file.write(pickle.TUPLE + pickle.BUILD + pickle.SETITEM)

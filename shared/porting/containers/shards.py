@@ -1,18 +1,25 @@
 """Sharded weights: several files with an index, as transformers saves large models.
 
 The index is JSON; its ``weight_map`` maps each tensor to its file. The files may have any format that Triglot reads.
+Triglot writes safetensors, named and divided as transformers does it.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from triglot.shared.arrays import Array
+from triglot.shared.checkpoint.checksums import DeferredTensors, without_verifying
+from triglot.shared.checkpoint.shards import split
 from triglot.shared.errors import PortingError
 from triglot.shared.porting.json_file import read_object
 
+from . import safetensors
+
 SUFFIX = ".index.json"
+WEIGHTS_FILE = "model.safetensors"
 _REMEDY = "restore the file, or save the model again"
 _MOST_NAMES = 6  # in a message
 
@@ -39,6 +46,25 @@ def read(path: Path, read_file: Callable[[Path], Mapping[str, Array]]) -> dict[s
             raise PortingError(f"{shard} does not match {path.name}: {', '.join(problems)}; {_REMEDY}")
         tensors |= found
     return tensors
+
+
+def write(folder: Path, tensors: Mapping[str, Array], shard_size: int | None) -> None:
+    """Write ``tensors`` into a new folder: one file without an index if they fit into ``shard_size`` bytes, or several.
+
+    A tensor that is larger has a file of its own.
+    """
+    unread = without_verifying(tensors)
+    sizes = {name: tensor.nbytes for name, tensor in unread.items()}
+    groups = split(sizes, sum(sizes.values()) if shard_size is None else shard_size)
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(groups, 1):
+        path = folder / (f"model-{number:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else WEIGHTS_FILE)
+        weight_map |= dict.fromkeys(names, path.name)
+        with path.open("wb") as file:
+            safetensors.write(file, DeferredTensors({name: unread[name] for name in names}, tensors.__getitem__))
+    if len(groups) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(weight_map.items()))}
+        (folder / f"{WEIGHTS_FILE}{SUFFIX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def first(path: Path) -> Path:

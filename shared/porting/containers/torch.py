@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from triglot.shared import pickles
-from triglot.shared.arrays import Array, storable
+from triglot.shared.arrays import Array, in_c_order, storable
 from triglot.shared.checkpoint import npz
 from triglot.shared.errors import PortingError
 
@@ -52,10 +52,10 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
     layouts: dict[str, Layout] = {}
     with npz.Writer(file) as writer:
         for number, (name, tensor) in enumerate(tensors.items()):
-            data = np.asarray(tensor, order="C")
+            data = in_c_order(tensor)
             strides = tuple(stride // data.itemsize for stride in data.strides)
             layouts[name] = Layout(Storage(str(number), data.dtype, data.size), 0, tensor.shape, strides)
-            writer.write_bytes(f"{_NAME}{_STORAGES}{number}", storable(data).tobytes())
+            writer.write_bytes(f"{_NAME}{_STORAGES}{number}", storable(data).reshape(-1).view(np.uint8).data)
         writer.write_bytes(f"{_NAME}{_PICKLE}", torch_pickle.write(layouts))
         writer.write_bytes(f"{_NAME}{_BYTE_ORDER}", b"little")
         writer.write_bytes(f"{_NAME}{_VERSION}", b"3\n")

@@ -11,6 +11,7 @@ import numpy as np
 
 from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint.checksums import DeferredTensors
 from triglot.shared.errors import PortingError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.positions import TABLES
@@ -83,7 +84,10 @@ class Article(StateDict):
             name: TABLES[config.positions](shape[1], config.hidden_size)[None].astype(np.float32)
             for name, shape in self.buffers(config).items()
         }
-        return {**self.table.from_canonical(checkpoint), **buffers}
+        native = self.table.from_canonical(checkpoint)
+        return DeferredTensors(
+            {**native.unread, **buffers}, lambda name: buffers[name] if name in buffers else native[name]
+        )
 
 
 def article(

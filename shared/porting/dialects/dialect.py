@@ -1,13 +1,15 @@
 """What every dialect has: how it is recognised, read and written."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import ConfigOverride
 from triglot.shared.porting.source import Source
+
+from .table import Place
 
 # What the user may answer, for messages.
 _ANSWERS = {
@@ -28,6 +30,8 @@ class Dialect:
     ``expected`` describes its files, for messages. ``sign`` returns what shows that a source is in this dialect, such
     as the name of a tensor; empty if nothing does. ``read`` takes the configuration that completes or corrects the
     source's own. ``check_target`` refuses, before any work is done, a path that ``write`` cannot write.
+    ``layout`` returns where ``write`` would put the parameters of a checkpoint in this target, and refuses what
+    ``write`` would refuse. ``write_shards`` writes a folder of files that each hold at most so many bytes.
     ``reads_folders``: a source may be a folder.
     """
 
@@ -37,7 +41,20 @@ class Dialect:
     read: Callable[[Source, ConfigOverride], Checkpoint]
     write: Callable[[Checkpoint, Path], None]
     check_target: Callable[[Path], None]
+    layout: Callable[[Checkpoint, Path], "Layout"]
+    write_shards: Callable[[Checkpoint, Path, int], None] | None = None
     reads_folders: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a dialect puts parameters: ``places`` by canonical name.
+
+    ``added`` names tensors that are not parameters but are written, too, and says what they are.
+    """
+
+    places: Mapping[str, Place]
+    added: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def unanswered(fields: Sequence[str]) -> PortingError:

@@ -5,27 +5,26 @@ A model is a folder with ``config.json`` and its weights, or a bare file of weig
 """
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
 from triglot.shared import files
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import OutputError, PortingError, TriglotError
+from triglot.shared.checkpoint.checksums import DeferredTensors
+from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
-from triglot.shared.porting.containers import safetensors
+from triglot.shared.porting.containers import shards
 from triglot.shared.porting.heads import WHY
 from triglot.shared.porting.source import CONFIG_FILE, Source
 
-from .dialect import Dialect
+from .dialect import Dialect, Layout
 from .huggingface_config import (
     architectures_of,
     check_activation,
@@ -39,9 +38,7 @@ from .huggingface_config import (
 )
 from .huggingface_families import FAMILIES, Family, is_of_body
 from .sizes import from_shapes
-from .table import check_layers
-
-WEIGHTS_FILE = "model.safetensors"
+from .table import NativeTensors, Place, check_layers
 
 # Task models put it before the names of the body, not of their heads.
 _PREFIX = re.compile(r"^(bert|ernie|roberta|distilbert|electra)\.")
@@ -69,15 +66,15 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
             and ``config`` does not say what they do not.
     """
     is_bare = source.fields is None
-    tensors, names_in_file = _plain_tensors(source)
+    tensors, names_in_file, left_out = _plain_tensors(source)
     try:
         configuration = _of_bare_weights if is_bare else _of_folder
         family, final = configuration(source, tensors, names_in_file, config)
         check_activation(family, final)
         table = family.table(final.heads_on_top)
-        alias_names = _remove_duplicates(family, final, tensors, names_in_file)
+        alias_names, duplicates = _remove_duplicates(family, final, tensors, names_in_file)
         check_layers(final, tensors)
-        left_out = _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        left_out |= duplicates | _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
         table.check(
             final,
             tensors,
@@ -90,7 +87,8 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
     except TriglotError as error:
         raise PortingError(f"cannot port {source.path}: {error}") from error
     source_names = alias_names | {name: names_in_file[native] for name, native in table.names(final).items()}
-    return Checkpoint(final, table.to_canonical(final, tensors), source_names, left_out=left_out)
+    canonical, transforms = table.to_canonical(final, tensors), table.transforms(final)
+    return Checkpoint(final, canonical, source_names, left_out=left_out, transforms=transforms)
 
 
 def _of_folder(
@@ -118,61 +116,73 @@ def _of_bare_weights(
     return family, configured(of_bare_weights(family, shapes, heads_of(family, tensors, source.heads), given), given)
 
 
-def write(checkpoint: Checkpoint, target: Path) -> None:
+def write(checkpoint: Checkpoint, target: Path, shard_size: int | None = None) -> None:
     """Write the folder ``target``, which must not exist or must be empty, completely or not at all.
+
+    With a ``shard_size``, the weights are in files that each hold at most that many bytes, with an index.
 
     Raises:
         PortingError: this dialect cannot express the model.
         OutputError: the target cannot be written.
     """
-    config = checkpoint.config
+    json_fields, places, copies = _places(checkpoint.config)
+    native = NativeTensors(places, checkpoint.tensors)
+    names = dict(zip(native, native, strict=True)) | copies
+    tensors = DeferredTensors(
+        {name: native.unread[original] for name, original in names.items()}, lambda name: native[names[name]]
+    )
+    with files.writing_folder(target) as folder:
+        (folder / CONFIG_FILE).write_text(json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        shards.write(folder, tensors, shard_size)
+
+
+def layout(checkpoint: Checkpoint, target: Path) -> Layout:
+    """See ``Dialect.layout``."""
+    _, places, copies = _places(checkpoint.config)
+    return Layout(places, {name: f"a copy of {original}" for name, original in copies.items()})
+
+
+def _places(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Place], dict[str, str]]:
+    """Return ``config.json``, the places of the parameters, and the tensors that are copies of others, by name."""
     family, json_fields = to_json(config)
     prefix = "" if set(config.heads_on_top) <= {"pooler"} else family.prefix_of(json_fields["model_type"])
-    tensors = {
-        prefix + name if is_of_body(name) else name: tensor
-        for name, tensor in family.table(config.heads_on_top).from_canonical(checkpoint).items()
+    places = {
+        canonical: place._replace(name=prefix + place.name) if is_of_body(place.name) else place
+        for canonical, place in family.table(config.heads_on_top).places(config).items()
     }
-    if family.duplicate_bias and family.decoder in tensors:
-        tensors[family.duplicate_bias] = tensors[family.bias]  # of an untied decoder, transformers stores both
-    target = target.absolute()  # "." has no parent
-    files.check_folder(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
-            folder = Path(temporary) / "model"
-            folder.mkdir()
-            (folder / CONFIG_FILE).write_text(
-                json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-            )
-            with (folder / WEIGHTS_FILE).open("wb") as file:
-                safetensors.write(file, tensors)
-            files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
-            os.rename(folder, target)
-            files.sync(target.parent)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
+    names = {place.name for place in places.values()}
+    # Of an untied decoder, transformers stores both biases.
+    copies = {family.duplicate_bias: family.bias} if family.duplicate_bias and family.decoder in names else {}
+    return json_fields, places, copies
 
 
 def _remove_duplicates(
     family: Family, config: ModelConfig, tensors: dict[str, Array], names_in_file: dict[str, str]
-) -> dict[str, str]:
-    """Keep one name of each tensor that files store twice; return the file's names of removed aliases, by alias.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Keep one name of each tensor that files store twice.
+
+    Return the file's names of removed aliases, by alias, and the names of all removed tensors, with the reasons.
 
     A tied decoder and its bias may be present or not. An untied decoder computes with its own bias; the other one,
     which transformers stores beside it, affects no result.
     """
     if "masked_lm" not in config.heads_on_top:
-        return {}
+        return {}, {}
+    left_out: dict[str, str] = {}
     if family.duplicate_bias in tensors:
+        if family.bias in tensors:
+            left_out[names_in_file[family.bias]] = "it affects no result"
         if config.tied_embeddings and family.bias in tensors:
             _check_equal(family.bias, family.duplicate_bias, tensors)
+            left_out[names_in_file[family.bias]] = f"it equals {names_in_file[family.duplicate_bias]}"
         tensors[family.bias] = tensors.pop(family.duplicate_bias)
         names_in_file[family.bias] = names_in_file[family.duplicate_bias]
     if not config.tied_embeddings or family.decoder not in tensors:
-        return {}
+        return {}, left_out
     _check_equal(_TOKEN_TABLE, family.decoder, tensors)
     del tensors[family.decoder]
-    return {MASKED_LM_TABLE: names_in_file[family.decoder]}
+    decoder = names_in_file[family.decoder]
+    return {MASKED_LM_TABLE: decoder}, {**left_out, decoder: "it equals the table of tokens, to which it is tied"}
 
 
 def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> None:
@@ -206,13 +216,15 @@ def _hint(family: Family, config: ModelConfig, name: str) -> str:
     return ""
 
 
-def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the tensors by plain name, without buffers, and the name in the file of each plain name."""
+def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str], dict[str, str]]:
+    """Return the tensors by plain name, the name in the file of each plain name, and the buffers that are left out."""
     tensors: dict[str, Array] = {}
     names_in_file: dict[str, str] = {}
+    buffers: dict[str, str] = {}
     for name, tensor in source.tensors.items():
         plain = _plain_name(name)
         if plain in _BUFFERS:
+            buffers[name] = "it is a buffer without information"
             continue
         if plain in tensors:
             raise PortingError(
@@ -220,7 +232,7 @@ def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
                 "of them"
             )
         tensors[plain], names_in_file[plain] = tensor, name
-    return tensors, names_in_file
+    return tensors, names_in_file, buffers
 
 
 def _plain_name(name: str) -> str:
@@ -231,9 +243,11 @@ def _plain_name(name: str) -> str:
 
 DIALECT = Dialect(
     "huggingface",
-    f"a folder with {CONFIG_FILE} and {WEIGHTS_FILE} or pytorch_model.bin (one file or sharded), or bare weights",
+    f"a folder with {CONFIG_FILE} and {shards.WEIGHTS_FILE} or pytorch_model.bin (also sharded), or bare weights",
     sign,
     read,
     write,
     check_target=files.check_folder,
+    layout=layout,
+    write_shards=write,
 )

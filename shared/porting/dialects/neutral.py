@@ -1,16 +1,21 @@
-"""Dialect ``neutral``: Triglot's own checkpoint file."""
+"""Dialect ``neutral``: Triglot's own checkpoint, a file or a folder of shards."""
+
+from pathlib import Path
 
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared.checkpoint import Checkpoint, manifest
+from triglot.shared.checkpoint import Checkpoint, manifest, shards
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.porting.source import Source
 
-from .dialect import Dialect
+from .dialect import Dialect, Layout
+from .own_modules import CanonicalTable
 
 
 def sign(source: Source) -> str:
     """Return the name of the manifest, if the source is a checkpoint."""
-    return manifest.MEMBER if source.is_neutral else ""
+    if not source.is_neutral:
+        return ""
+    return shards.INDEX if source.path.is_dir() else manifest.MEMBER
 
 
 def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
@@ -30,12 +35,18 @@ def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
     return Checkpoint(configured(checkpoint.config.to_dict(), config), checkpoint.tensors, checkpoint.source_names)
 
 
+def layout(checkpoint: Checkpoint, target: Path) -> Layout:
+    """Return the places of all parameters, which are neither renamed nor changed."""
+    return Layout(CanonicalTable("neutral", {}, transposed=False).places(checkpoint.config))
+
+
 DIALECT = Dialect(
     "neutral",
-    "a neutral checkpoint (.npz)",
+    "a neutral checkpoint, a file .npz or a folder of shards",
     sign,
     read,
     write=checkpoints.save,
     check_target=checkpoints.check_target,
-    reads_folders=False,
+    layout=layout,
+    write_shards=checkpoints.save,
 )

@@ -18,7 +18,7 @@ from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.porting import containers
 from triglot.shared.porting.source import Source
 
-from .dialect import Dialect, inexpressible, unanswered
+from .dialect import Dialect, Layout, inexpressible, unanswered
 from .sizes import from_shapes, of_one_head
 from .table import Table
 
@@ -62,6 +62,7 @@ class StateDict:
             self.read,
             self.write,
             check_state_dict_target,
+            self.layout,
             reads_folders=False,
         )
 
@@ -92,7 +93,8 @@ class StateDict:
         except PortingError as error:
             raise PortingError(f"cannot port {source.path}: {error}") from error
         source_names = {name: names_in_file[native] for name, native in self.table.names(config).items()}
-        return Checkpoint(config, self.table.to_canonical(config, tensors), source_names, left_out=left_out)
+        canonical, transforms = self.table.to_canonical(config, tensors), self.table.transforms(config)
+        return Checkpoint(config, canonical, source_names, left_out=left_out, transforms=transforms)
 
     def write(self, checkpoint: Checkpoint, target: Path) -> None:
         """Write the state dict, so that its module loads it strictly.
@@ -107,6 +109,14 @@ class StateDict:
         tensors = self.to_write(checkpoint)
         with files.writing(target) as file:
             containers.BY_SUFFIX[target.suffix].write(file, tensors)
+
+    def layout(self, checkpoint: Checkpoint, target: Path) -> Layout:
+        """See ``Dialect.layout``."""
+        config = checkpoint.config
+        self.check_expressible(config)
+        containers.check(target, self.to_write(checkpoint))
+        added = dict.fromkeys(self.buffers(config), "a buffer of the module, computed from the configuration")
+        return Layout(self.table.places(config), added)
 
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
         """Return the names that the table knows -> the names in the file."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,10 +10,12 @@ import numpy as np
 
 from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint.checksums import LazyTensors, stand_in, without_verifying
 from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
+UNCHANGED = "as it is"  # what is done to a tensor
 _MOST_PROBLEMS = 6  # of each kind in one message
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _NUMBER = re.compile(r"\{(index|count|first_is_l)\}")
@@ -45,8 +47,8 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return in words what is done to the tensor of the file."""
-        words = [f"{self.start} to {self.stop} along axis {self.axis}"] * self.packed + ["transposed"] * self.transposed
-        return ", ".join(words) or "as it is"
+        words = [f"{self.start} to {self.stop} of axis {self.axis}"] * self.packed + ["transposed"] * self.transposed
+        return ", ".join(words) or UNCHANGED
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,10 @@ class Table:
             start, sizes[name] = sizes[name], sizes[name] + shape[axis]
             places[canonical] = Place(name, shape, transposed, axis, start, sizes[name])
         return {canonical: _whole(place, sizes[place.name]) for canonical, place in places.items()}
+
+    def transforms(self, config: ModelConfig) -> dict[str, str]:
+        """Return in words what ``to_canonical`` does, by canonical name."""
+        return {canonical: place.describe() for canonical, place in self.places(config).items()}
 
     def to_canonical(self, config: ModelConfig, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Return views of ``tensors`` under canonical names and in canonical layout."""
@@ -192,7 +198,7 @@ class Table:
         return pattern.format(index=index, count=index + 1, first_is_l=index + 1 if index else "l", leaf=leaf)
 
 
-class NativeTensors(Mapping[str, Array]):
+class NativeTensors(LazyTensors):
     """The tensors of a checkpoint as a dialect names and lays them out. Each is made when it is asked for.
 
     Raises:
@@ -204,22 +210,22 @@ class NativeTensors(Mapping[str, Array]):
         self._parts: dict[str, list[tuple[str, Place]]] = {}
         for canonical, place in places.items():
             self._parts.setdefault(place.name, []).append((canonical, place))
+        unread = without_verifying(tensors)
+        self.unread = {}
+        for name, parts in self._parts.items():
+            dtypes = dict.fromkeys(unread[canonical].dtype for canonical, _ in parts)
+            if len(dtypes) > 1:
+                raise PortingError(
+                    f"{name} would pack tensors of {' and '.join(map(str, dtypes))} into one; convert them to the same "
+                    "dtype first"
+                )
+            self.unread[name] = stand_in(next(iter(dtypes)), parts[0][1].shape)
 
     def __getitem__(self, name: str) -> Array:
-        parts = [self._tensors[canonical] for canonical, _ in self._parts[name]]
         place = self._parts[name][0][1]
-        if len(dtypes := dict.fromkeys(str(part.dtype) for part in parts)) > 1:
-            raise PortingError(
-                f"{name} would pack tensors of {' and '.join(dtypes)} into one; convert them to the same dtype first"
-            )
+        parts = [self._tensors[canonical] for canonical, _ in self._parts[name]]
         native = [part.T if place.transposed else part for part in parts]
         return np.concatenate(native, place.axis) if place.packed else native[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
 
 
 def attention(path: str, dialect_path: str, projections: tuple[str, str, str, str]) -> dict[str, str]:
