@@ -16,7 +16,8 @@ from triglot import port
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import OutputError, PortingError
 from triglot.shared.model.recipes import recipe
-from triglot.shared.porting.dialects import DIALECTS, huggingface
+from triglot.shared.porting.containers import safetensors
+from triglot.shared.porting.dialects import DIALECTS
 
 BERT = recipe("bert-base-tiny")
 ERNIE = replace(recipe("ernie-base-tiny"), masking="exclude", masking_value=None)
@@ -294,7 +295,7 @@ def test_an_interrupted_write_leaves_nothing(kind, step, make_checkpoint, tmp_pa
         raise failure
 
     if step == "safetensors":
-        monkeypatch.setattr(huggingface.safetensors, "write", fail)
+        monkeypatch.setattr(safetensors, "write", fail)
     else:
         monkeypatch.setattr(os, "rename", fail)
     for target in (tmp_path / "out", tmp_path / "empty"):
