@@ -19,7 +19,7 @@ from .json_file import read_object
 CONFIG_FILE = "config.json"
 OLD_CONFIG_FILE = "model_config.json"  # of PaddleNLP before 2.5
 # The weights of a folder. The first one that exists is read.
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "flax_model.msgpack")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from triglot.shared import pickles
 from triglot.shared.arrays import Array
 from triglot.shared.errors import PortingError
 
-from . import npz, paddle, safetensors, shards, torch
+from . import msgpack, npz, paddle, safetensors, shards, torch
 from . import zip as zip_file
 
 
@@ -30,6 +30,7 @@ BY_SUFFIX: dict[str, Container] = {
     **dict.fromkeys((".pt", ".pth", ".bin"), torch),
     ".safetensors": safetensors,
     ".pdparams": paddle,
+    ".msgpack": msgpack,
     ".npz": npz,
 }
 SUFFIXES = " or ".join((", ".join([*BY_SUFFIX][:-1]), [*BY_SUFFIX][-1]))  # for messages
@@ -54,6 +55,8 @@ def find(path: Path) -> Container:
         return torch if any(name.endswith(".pkl") for name in members) else npz
     if start[8:9] == b"{":
         return safetensors
+    if msgpack.is_map(start) and not pickles.is_pickle(start):
+        return msgpack
     if path.suffix in BY_SUFFIX:
         return BY_SUFFIX[path.suffix]
     if pickles.is_pickle(start):

@@ -10,6 +10,7 @@ from . import (
     article_prenorm,
     article_translation,
     huggingface,
+    huggingface_flax,
     neutral,
     own_modules,
     paddlenlp,
@@ -20,6 +21,7 @@ _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_anno
 _LISTED = (
     neutral.DIALECT,
     huggingface.DIALECT,
+    huggingface_flax.DIALECT,
     paddlenlp.DIALECT,
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
