@@ -5,11 +5,12 @@ import mmap
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import OutputError
+from .errors import OutputError, TriglotError
 
 _LONGEST_NAME = 255  # on every usual file system
 
@@ -73,6 +74,30 @@ def writing(path: Path) -> Generator[BinaryIO]:
     finally:
         if hidden is not None:
             hidden.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path) -> Generator[Path]:
+    """Make a folder that appears under ``path``, new or empty, only when everything in it is written and synced.
+
+    Raises:
+        OutputError: the target exists or cannot be written. Nothing is then left behind.
+    """
+    path = path.absolute()  # "." has no parent
+    check_folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=path.parent) as temporary:
+            folder = Path(temporary) / "model"
+            folder.mkdir()
+            yield folder
+            sync(*folder.rglob("*"), folder)
+            os.rename(folder, path)
+            sync(path.parent)
+    except TriglotError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: names that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"cannot write {path}: {reason}; free space, or choose another target") from error
 
 
 def _draft(target: Path) -> tuple[BinaryIO, Path | None]:

@@ -99,7 +99,7 @@ def recognise(path: str | Path, dialect: str | None, heads: Collection[str] | No
     source = Source(Path(path), heads)
     if dialect is not None:
         named = find_dialect(dialect)
-        if source.path.is_dir() and not named.reads_folders:
+        if source.is_folder and not named.reads_folders:
             raise PortingError(f"{source.path} is a folder; expected {named.expected}")
         return Recognised(source, named, "")
     signs = {name: sign for name, dialect in DIALECTS.items() if (sign := dialect.sign(source))}

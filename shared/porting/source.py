@@ -12,7 +12,7 @@ from triglot.shared.checkpoint import manifest
 from triglot.shared.errors import ModelNotFoundError, PortingError
 
 from . import containers
-from .containers import shards
+from .containers import orbax, shards
 from .containers import zip as zip_file
 from .json_file import read_object
 
@@ -58,9 +58,14 @@ class Source:
         return manifest.MEMBER in members or (self.path.suffix == ".npz" and not members)
 
     @cached_property
+    def is_folder(self) -> bool:
+        """Whether it is the folder of a model, not only its tensors."""
+        return self.path.is_dir() and not orbax.is_checkpoint(self.path)
+
+    @cached_property
     def weights(self) -> Path:
-        """The file that holds the tensors, or the index of several such files."""
-        if self.path.is_file():
+        """The file or the Orbax checkpoint that holds the tensors, or the index of several such files."""
+        if not self.is_folder:
             return self.path
         for name in (self.preferred, *WEIGHT_FILES) if self.preferred else WEIGHT_FILES:
             for path in (self.path / name, self.path / f"{name}{shards.SUFFIX}"):
@@ -73,7 +78,7 @@ class Source:
 
     def with_weights(self, name: str) -> "Source":
         """Return the same source, of which the file ``name`` is read if it is a folder that has it."""
-        if self.path.is_file() or self.weights.name in (name, f"{name}{shards.SUFFIX}"):
+        if not self.is_folder or self.weights.name in (name, f"{name}{shards.SUFFIX}"):
             return self
         return replace(self, preferred=name)
 
@@ -85,7 +90,7 @@ class Source:
     @cached_property
     def fields(self) -> Mapping[str, Any] | None:
         """The content of the configuration file; None for a bare file of weights."""
-        return None if self.path.is_file() else read_object(self.path / self.config_file)
+        return None if not self.is_folder else read_object(self.path / self.config_file)
 
     @cached_property
     def config_file(self) -> str:

@@ -6,19 +6,16 @@ libraries with the same families use the functions of this file too (``library.p
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 
 from triglot.shared import files
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import OutputError, PortingError, TriglotError
+from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
@@ -140,23 +137,11 @@ def write(library: Library, checkpoint: Checkpoint, target: Path) -> None:
         tensors.setdefault(family.decoder, tensors[prefix + family.token_table])
     if family.duplicate_bias and family.decoder in tensors:
         tensors[family.duplicate_bias] = tensors[family.bias]  # of an untied decoder, transformers stores both
-    target = target.absolute()  # "." has no parent
-    files.check_folder(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
-            folder = Path(temporary) / "model"
-            folder.mkdir()
-            (folder / CONFIG_FILE).write_text(
-                json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-            )
-            with (folder / library.weights_file).open("wb") as file:
-                containers.BY_SUFFIX[Path(library.weights_file).suffix].write(file, tensors)
-            files.sync(folder / CONFIG_FILE, folder / library.weights_file, folder)
-            os.rename(folder, target)
-            files.sync(target.parent)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
+    with files.writing_folder(target) as folder:
+        text = json.dumps(json_fields, indent=2, sort_keys=True) + "\n"
+        (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+        with (folder / library.weights_file).open("wb") as file:
+            containers.BY_SUFFIX[Path(library.weights_file).suffix].write(file, tensors)
 
 
 def _remove_duplicates(
