@@ -1,12 +1,10 @@
 """Orbax checkpoints are read as NumPy arrays without knowing their shapes, and written for Orbax to restore."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -227,22 +225,6 @@ def test_an_array_that_is_listed_twice_is_refused(tmp_path):
     path.write_text(json.dumps(metadata))
     with pytest.raises(PortingError, match="it lists an array twice; restore the folder"):
         orbax.read(tmp_path / "state")
-
-
-def test_the_lines_in_the_documentation_load_it(make_checkpoint, tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "porting.md").read_text()
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "orbax" in block)
-    monkeypatch.chdir(tmp_path)
-    checkpoint = make_checkpoint("minilm-tiny")
-    triglot.port(checkpoint, "minilm.orbax", target_dialect="nnx")
-    variables: dict[str, Any] = {}
-    exec(code.replace('["minilm"]', '["minilm-tiny"]'), variables)
-    state = nnx.to_flat_state(nnx.state(variables["transformer"], nnx.Param))
-    assert len(state) == len(checkpoint.tensors)
-    for path, variable in state:
-        name = ".".join(map(str, path)).replace("kernel", "weight")
-        name = name.replace(".embedding", ".weight") if name.startswith("embeddings") else name
-        np.testing.assert_array_equal(np.asarray(variable[...]), checkpoint.tensors[name], err_msg=name)
 
 
 LOADED = "import sys; from triglot.shared.porting import read; read({path!r}, config={name!r}); print(*sys.modules)"
