@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import OutputError
+from .errors import OutputError, TriglotError
 
 _LONGEST_NAME = 255  # on every usual file system
 
@@ -89,13 +89,13 @@ def writing(path: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def writing_folder(path: Path) -> Generator[Path]:
-    """Yield a new folder that appears under ``path`` only when all of its files are written and synced.
+    """Yield a new folder that appears under ``path`` only when everything in it is written and synced.
 
     A process that is killed leaves the hidden folder behind, whose name ends in ".part". An existing folder is never
     replaced, unless it is empty.
 
     Raises:
-        OutputError: the target cannot be written.
+        OutputError: the target exists or cannot be written. Nothing is then left behind.
     """
     path = path.absolute()  # "." has no parent
     check_folder(path)
@@ -104,11 +104,13 @@ def writing_folder(path: Path) -> Generator[Path]:
             folder = Path(temporary) / "content"
             folder.mkdir()
             yield folder
-            sync(*folder.iterdir(), folder)
+            sync(*folder.rglob("*"), folder)
             os.rename(folder, path)
             sync(path.parent)
-    except OSError as error:
-        reason = error.strerror or error
+    except TriglotError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: names that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"cannot write {path}: {reason}; free space, or choose another target") from error
 
 

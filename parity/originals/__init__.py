@@ -61,7 +61,7 @@ class Original:
     @property
     def has_own_config(self) -> bool:
         """Whether the files say what the tensors do not show. Otherwise the user did, and may be wrong."""
-        return self.path.is_dir() or self.dialect == "onnx"
+        return self.dialect == "onnx" or (self.dialect == "huggingface" and self.path.is_dir())
 
     @property
     def description(self) -> str:

@@ -153,7 +153,7 @@ def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | N
     source = Source(Path(path), heads)
     if dialect is not None:
         named = find_dialect(dialect)
-        if source.path.is_dir() and not named.reads_folders:
+        if source.is_folder and not named.reads_folders:
             raise PortingError(f"{source.path} is a folder; expected {named.expected}")
         return [Recognised(source, named, "")]
     possible = [Recognised(source, dialect, sign) for dialect in DIALECTS.values() if (sign := dialect.sign(source))]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,21 @@ from triglot.shared.checkpoint.shards import INDEX
 from triglot.shared.errors import ModelNotFoundError, PortingError
 
 from . import containers
-from .containers import shards
+from .containers import orbax, shards
 from .containers import zip as zip_file
 from .json_file import read_object
 
 CONFIG_FILE = "config.json"
+OLD_CONFIG_FILE = "model_config.json"  # of PaddleNLP before 2.5
 # The weights of a folder. The first one that exists is read.
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "flax_model.msgpack")
 
 
 @dataclass(frozen=True)
 class Source:
     """A file or a folder. What is in it is read when it is asked for.
 
-    ``heads`` are the heads to keep; None keeps all.
+    ``heads`` are the heads to keep; None keeps all. ``preferred`` is the file of weights to read, if a folder has it.
 
     Raises:
         ModelNotFoundError: the path does not exist.
@@ -35,6 +36,7 @@ class Source:
 
     path: Path
     heads: Collection[str] | None = None
+    preferred: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -59,11 +61,16 @@ class Source:
         return manifest.MEMBER in members or (self.path.suffix == ".npz" and not members)
 
     @cached_property
+    def is_folder(self) -> bool:
+        """Whether it is the folder of a model, not only its tensors."""
+        return self.path.is_dir() and not orbax.is_checkpoint(self.path)
+
+    @cached_property
     def weights(self) -> Path:
-        """The file that holds the tensors, or the index of several such files."""
-        if self.path.is_file():
+        """The file or the Orbax checkpoint that holds the tensors, or the index of several such files."""
+        if not self.is_folder:
             return self.path
-        for name in WEIGHT_FILES:
+        for name in (self.preferred, *WEIGHT_FILES) if self.preferred else WEIGHT_FILES:
             for path in (self.path / name, self.path / f"{name}{shards.SUFFIX}"):
                 if path.is_file():
                     return path
@@ -72,6 +79,12 @@ class Source:
             f"{CONFIG_FILE}, or give a file"
         )
 
+    def with_weights(self, name: str) -> "Source":
+        """Return the same source, of which the file ``name`` is read if it is a folder that has it."""
+        if not self.is_folder or self.weights.name in (name, f"{name}{shards.SUFFIX}"):
+            return self
+        return replace(self, preferred=name)
+
     @cached_property
     def tensors(self) -> Mapping[str, Array]:
         """The tensors by name, as views of the mapped file."""
@@ -79,5 +92,11 @@ class Source:
 
     @cached_property
     def fields(self) -> Mapping[str, Any] | None:
-        """The content of ``config.json``; None for a bare file of weights."""
-        return None if self.path.is_file() else read_object(self.path / CONFIG_FILE)
+        """The content of the configuration file; None for a bare file of weights."""
+        return None if not self.is_folder else read_object(self.path / self.config_file)
+
+    @cached_property
+    def config_file(self) -> str:
+        """The name of the configuration file in a folder."""
+        is_old = (self.path / OLD_CONFIG_FILE).is_file() and not (self.path / CONFIG_FILE).is_file()
+        return OLD_CONFIG_FILE if is_old else CONFIG_FILE

@@ -137,9 +137,9 @@ def test_an_impossible_number(option, value, problem, workplace, command):
 @pytest.mark.parametrize("option", ["--source-dialect", "--target-dialect"])
 def test_an_unknown_dialect(option, workplace, make_checkpoint, command):
     with unchanged(workplace):
-        pattern = f"'{option}': 'onnx' is not one of 'neutral', 'huggingface', 'torch', 'paddle', 'nnx'"
+        pattern = f"'{option}': 'onnx' is not one of 'neutral', 'huggingface', 'huggingface-flax', 'paddlenlp'"
         assert_refused(command("port", "bert-base-tiny", "target.npz", option, "onnx"), pattern)
-        with refusal(PortingError, r"dialect.*'onnx'.*expected one of neutral, huggingface, torch, paddle, nnx"):
+        with refusal(PortingError, r"dialect.*'onnx'.*expected one of neutral, huggingface, huggingface-flax"):
             arguments: dict[str, Any] = {option.strip("-").replace("-", "_"): "onnx"}
             triglot.port(make_checkpoint(BERT), "target", **arguments)
 

@@ -24,8 +24,8 @@ from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.dialects import DIALECTS
 
 DIALECT = st.sampled_from(sorted(DIALECTS))
-SUFFIX = st.sampled_from((".pt", ".safetensors", ".pdparams", ".npz"))
-FOLDERS = ("huggingface",)
+SUFFIX = st.sampled_from((".pt", ".safetensors", ".pdparams", ".msgpack", ".npz"))
+FOLDERS = ("huggingface", "huggingface-flax", "paddlenlp")
 ARTICLES = {name: name.removeprefix("article-") for name in DIALECTS if name.startswith("article-")}
 FAMILIES = ("wild", "bert", "stock", *ARTICLES)
 HEADS = (
@@ -54,6 +54,7 @@ def drawn_config(family: str, seed: int) -> ModelConfig:
     }
     if family == "bert":
         tops = generator.choice(HEADS)
+        adds = generator.choice((True, False))  # PaddleNLP adds a value to masked scores
         return replace(
             recipe("minilm-tiny"),
             **sizes,
@@ -64,6 +65,8 @@ def drawn_config(family: str, seed: int) -> ModelConfig:
             segments=generator.randint(1, 3),
             activation=generator.choice(("relu", "gelu", "gelu_tanh")),
             norm_eps=generator.choice((1e-12, 1e-5)),
+            masking="add" if adds else "exclude",
+            masking_value=-1e4 if adds else None,
             heads_on_top=tops,
             classes=generator.randint(1, 4) if {"sequence_classifier", "token_classifier"} & {*tops} else 0,
             tied_embeddings="masked_lm" in tops and generator.choice((True, False)),

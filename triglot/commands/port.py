@@ -28,7 +28,7 @@ def port(
     source: ModelArgument,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface or --shard-size."),
+        typer.Argument(metavar="TARGET", help="File or new folder to write."),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,

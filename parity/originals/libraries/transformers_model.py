@@ -16,6 +16,7 @@ from triglot.parity.output_names import API, ENCODE
 from triglot.shared.arrays import Array
 from triglot.shared.inputs import Batch, EncoderBatch
 from triglot.shared.porting import containers
+from triglot.shared.porting.dialects.huggingface import LIBRARY
 from triglot.shared.porting.dialects.huggingface_config import to_json
 from triglot.shared.porting.source import CONFIG_FILE
 
@@ -47,7 +48,7 @@ def _load(original: Original, folder: Path, dtype: str) -> Any:
     path = original.path
     if path.is_file():
         path = folder
-        fields = to_json(original.config)[1]
+        fields = to_json(LIBRARY, original.config)[1]
         (folder / CONFIG_FILE).write_text(json.dumps(fields), encoding="utf-8")
         name = "pytorch_model.bin" if containers.find(original.path) is containers.torch else "model.safetensors"
         os.symlink(original.path.resolve(), folder / name)

@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from triglot.shared import pickles
+from triglot.shared import files, pickles
 from triglot.shared.arrays import Array
 from triglot.shared.errors import PortingError
 
-from . import npz, paddle, safetensors, shards, torch
+from . import msgpack, npz, orbax, paddle, safetensors, shards, torch
 from . import zip as zip_file
 
 
-class Container(Protocol):
-    """A file format."""
+class Format(Protocol):
+    """A format of files or folders."""
 
     def read(self, path: Path) -> dict[str, Array]:
-        """Return the tensors of a file by name, as views of the mapped file, or raise ``PortingError``."""
+        """Return the tensors by name, as views of the mapped file where possible, or raise ``PortingError``."""
         ...
+
+
+class Container(Format, Protocol):
+    """A file format."""
 
     def write(self, file: BinaryIO, tensors: Mapping[str, Array]) -> None:
         """Write tensors to an open file."""
@@ -30,9 +34,10 @@ BY_SUFFIX: dict[str, Container] = {
     **dict.fromkeys((".pt", ".pth", ".bin"), torch),
     ".safetensors": safetensors,
     ".pdparams": paddle,
+    ".msgpack": msgpack,
     ".npz": npz,
 }
-SUFFIXES = " or ".join((", ".join([*BY_SUFFIX][:-1]), [*BY_SUFFIX][-1]))  # for messages
+SUFFIXES = f"{', '.join(BY_SUFFIX)} or {orbax.SUFFIX}"  # for messages
 
 
 def check(path: Path, tensors: Mapping[str, Array]) -> None:
@@ -41,18 +46,20 @@ def check(path: Path, tensors: Mapping[str, Array]) -> None:
     Raises:
         PortingError: it cannot.
     """
-    if BY_SUFFIX[path.suffix] is npz:
+    if BY_SUFFIX.get(path.suffix) is npz:
         npz.check(tensors)
 
 
-def find(path: Path) -> Container:
-    """Return the format of a file, or of the first file that an index lists.
+def find(path: Path) -> Format:
+    """Return the format of a file, of the folder of a checkpoint, or of the first file that an index lists.
 
     Its content decides, and its suffix where the content is damaged.
 
     Raises:
         PortingError: the file is unreadable, or its format is unknown.
     """
+    if orbax.is_checkpoint(path):
+        return orbax
     if path.name.endswith(shards.SUFFIX):
         path = shards.first(path)
     try:
@@ -64,6 +71,8 @@ def find(path: Path) -> Container:
         return torch if any(name.endswith(".pkl") for name in members) else npz
     if start[8:9] == b"{":
         return safetensors
+    if msgpack.is_map(start) and not pickles.is_pickle(start):
+        return msgpack
     if path.suffix in BY_SUFFIX:
         return BY_SUFFIX[path.suffix]
     if pickles.is_pickle(start):
@@ -80,3 +89,32 @@ def read(path: Path) -> dict[str, Array]:
     if path.name.endswith(shards.SUFFIX):
         return shards.read(path, lambda shard: find(shard).read(shard))
     return find(path).read(path)
+
+
+def check_target(target: Path) -> None:
+    """Check, before any work is done, that tensors can be written to ``target``.
+
+    Raises:
+        PortingError: its suffix is unknown.
+        OutputError: ``files`` refuses it.
+    """
+    if target.suffix == orbax.SUFFIX:
+        files.check_folder(target)
+    elif target.suffix in BY_SUFFIX:
+        files.check_writable(target)
+    else:
+        raise PortingError(f"cannot write {target}: its suffix is {target.suffix!r}, expected {SUFFIXES}; rename it")
+
+
+def write(target: Path, tensors: Mapping[str, Array]) -> None:
+    """Write tensors in the format of the suffix of ``target``, completely or not at all.
+
+    Raises:
+        PortingError: the format cannot hold a tensor or its name.
+        OutputError: the target cannot be written.
+    """
+    if target.suffix == orbax.SUFFIX:
+        orbax.write(target, tensors)
+        return
+    with files.writing(target) as file:
+        BY_SUFFIX[target.suffix].write(file, tensors)

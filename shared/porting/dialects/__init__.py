@@ -10,8 +10,10 @@ from . import (
     article_prenorm,
     article_translation,
     huggingface,
+    huggingface_flax,
     neutral,
     own_modules,
+    paddlenlp,
     stock_encoder,
 )
 
@@ -19,6 +21,8 @@ _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_anno
 _LISTED = (
     neutral.DIALECT,
     huggingface.DIALECT,
+    huggingface_flax.DIALECT,
+    paddlenlp.DIALECT,
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
     own_modules.NNX.dialect,

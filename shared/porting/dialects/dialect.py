@@ -18,7 +18,6 @@ _ANSWERS = {
     "activation": "relu|gelu|gelu_tanh",
     "norm_first": "true|false",
     "masking": "exclude|fill|add",
-    "model_type": "bert|roberta|electra",
     "pad_id": "NUMBER",
 }
 
@@ -57,9 +56,13 @@ class Layout:
     added: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def unanswered(fields: Sequence[str]) -> PortingError:
-    """Return the error for fields that no tensor shows and that the user did not give."""
-    options = " ".join(f"--set {name}={_ANSWERS[name]}" for name in fields)
+def unanswered(fields: Sequence[str], model_types: Sequence[str] = ()) -> PortingError:
+    """Return the error for fields that no tensor shows and that the user did not give.
+
+    ``model_types`` are the possible answers if ``model_type`` is among the fields.
+    """
+    answers = {**_ANSWERS, "model_type": "|".join(model_types)}
+    options = " ".join(f"--set {name}={answers[name]}" for name in fields)
     return PortingError(
         f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file of fields "
         "(config= in Python)"

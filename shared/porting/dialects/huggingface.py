@@ -1,12 +1,13 @@
 """Dialect ``huggingface``: encoders as the transformers library stores them.
 
 A model is a folder with ``config.json`` and its weights, or a bare file of weights. Linear weights are (out, in).
-``huggingface_families.py`` has the names, and ``huggingface_config.py`` translates the configuration.
+``huggingface_families.py`` has the names, and ``huggingface_config.py`` translates the configuration. The other
+libraries with the same families use the functions of this file too (``library.py``).
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
+from triglot.shared.porting import containers
 from triglot.shared.porting.containers import shards
 from triglot.shared.porting.heads import WHY
 from triglot.shared.porting.source import CONFIG_FILE, Source
@@ -36,40 +38,34 @@ from .huggingface_config import (
     of_bare_weights,
     to_json,
 )
-from .huggingface_families import FAMILIES, Family, is_of_body
+from .huggingface_families import FAMILIES, Family, family_for, is_of_body
+from .library import Library
 from .sizes import from_shapes
 from .table import NativeTensors, Place, check_layers
 
-# Task models put it before the names of the body, not of their heads.
-_PREFIX = re.compile(r"^(bert|ernie|roberta|distilbert|electra)\.")
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
-_TOKEN_TABLE = "embeddings.word_embeddings.weight"
-# The table of tokens, and the first query weight.
-_SIGNS = {
-    _TOKEN_TABLE,
-    *(family.table(()).name("encoder.layers.0.attention.query.weight", "linear_weight") for family in FAMILIES),
-}
 
 
-def sign(source: Source) -> str:
+def sign(library: Library, source: Source) -> str:
     """Return the name of the table of tokens or of the first query weight, if the source has it."""
-    if source.is_neutral:
+    if source.is_neutral or (library.others and any(library.others in name for name in source.tensors)):
         return ""
-    return next((name for name in source.tensors if _plain_name(name) in _SIGNS), "")
+    return next((name for name in source.tensors if library.plain_name(name) in library.signs), "")
 
 
-def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
+def read(library: Library, source: Source, config: ConfigOverride = None) -> Checkpoint:
     """Read the model ``source`` as a checkpoint; ``config`` completes or corrects its configuration.
 
     Raises:
         PortingError: a file is unreadable, holds anything that cannot be translated without loss, or is bare weights
             and ``config`` does not say what they do not.
     """
+    source = source.with_weights(library.weights_file)
     is_bare = source.fields is None
-    tensors, names_in_file, left_out = _plain_tensors(source)
+    tensors, names_in_file, left_out = _plain_tensors(library, source)
     try:
         configuration = _of_bare_weights if is_bare else _of_folder
-        family, final = configuration(source, tensors, names_in_file, config)
+        family, final = configuration(library, source, tensors, names_in_file, config)
         check_activation(family, final)
         table = family.table(final.heads_on_top)
         alias_names, duplicates = _remove_duplicates(family, final, tensors, names_in_file)
@@ -85,19 +81,24 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
             hint=lambda name: _hint(family, final, name),
         )
     except TriglotError as error:
-        raise PortingError(f"cannot port {source.path}: {error}") from error
+        problem = str(error).replace(CONFIG_FILE, source.config_file)
+        raise PortingError(f"cannot port {source.path}: {problem}") from error
     source_names = alias_names | {name: names_in_file[native] for name, native in table.names(final).items()}
     canonical, transforms = table.to_canonical(final, tensors), table.transforms(final)
     return Checkpoint(final, canonical, source_names, left_out=left_out, transforms=transforms)
 
 
 def _of_folder(
-    source: Source, tensors: Mapping[str, Array], names_in_file: Mapping[str, str], override: ConfigOverride
+    library: Library,
+    source: Source,
+    tensors: Mapping[str, Array],
+    names_in_file: Mapping[str, str],
+    override: ConfigOverride,
 ) -> tuple[Family, ModelConfig]:
     """Return the family and the configuration of a folder."""
-    fields = source.fields or {}
-    family = family_of(fields)
-    check_names(family, names_in_file.values())
+    fields = library.standard(source.fields or {})
+    family = family_of(library, fields)
+    check_names(library, family, names_in_file.values())
     heads = heads_of(family, tensors, source.heads, architectures_of(fields))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     classes = from_shapes(family.table(heads), shapes).get("classes", 0)
@@ -105,18 +106,24 @@ def _of_folder(
 
 
 def _of_bare_weights(
-    source: Source, tensors: Mapping[str, Array], names_in_file: Mapping[str, str], override: ConfigOverride
+    library: Library,
+    source: Source,
+    tensors: Mapping[str, Array],
+    names_in_file: Mapping[str, str],
+    override: ConfigOverride,
 ) -> tuple[Family, ModelConfig]:
     """Return the family and the configuration of a bare file of weights."""
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    family = family_of_bare_weights(names_in_file.values(), override)
+    family = family_of_bare_weights(library, names_in_file.values(), override)
+    if family.repeats and family.decoder in tensors and _is_tied(family, tensors):
+        del shapes[family.decoder]
     if isinstance(override, str | ModelConfig):
         return family, configured({}, override)
     given = {name: value for name, value in (override or {}).items() if name != "model_type"}
     return family, configured(of_bare_weights(family, shapes, heads_of(family, tensors, source.heads), given), given)
 
 
-def write(checkpoint: Checkpoint, target: Path, shard_size: int | None = None) -> None:
+def write(library: Library, checkpoint: Checkpoint, target: Path, shard_size: int | None = None) -> None:
     """Write the folder ``target``, which must not exist or must be empty, completely or not at all.
 
     With a ``shard_size``, the weights are in files that each hold at most that many bytes, with an index.
@@ -125,7 +132,7 @@ def write(checkpoint: Checkpoint, target: Path, shard_size: int | None = None) -
         PortingError: this dialect cannot express the model.
         OutputError: the target cannot be written.
     """
-    json_fields, places, copies = _places(checkpoint.config)
+    json_fields, places, copies = _places(library, checkpoint.config)
     native = NativeTensors(places, checkpoint.tensors)
     names = dict(zip(native, native, strict=True)) | copies
     tensors = DeferredTensors(
@@ -133,26 +140,33 @@ def write(checkpoint: Checkpoint, target: Path, shard_size: int | None = None) -
     )
     with files.writing_folder(target) as folder:
         (folder / CONFIG_FILE).write_text(json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        shards.write(folder, tensors, shard_size)
+        if library.weights_file == shards.WEIGHTS_FILE:
+            shards.write(folder, tensors, shard_size)
+        else:
+            with (folder / library.weights_file).open("wb") as file:
+                containers.BY_SUFFIX[Path(library.weights_file).suffix].write(file, tensors)
 
 
-def layout(checkpoint: Checkpoint, target: Path) -> Layout:
+def layout(library: Library, checkpoint: Checkpoint, target: Path) -> Layout:
     """See ``Dialect.layout``."""
-    _, places, copies = _places(checkpoint.config)
+    _, places, copies = _places(library, checkpoint.config)
     return Layout(places, {name: f"a copy of {original}" for name, original in copies.items()})
 
 
-def _places(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Place], dict[str, str]]:
+def _places(library: Library, config: ModelConfig) -> tuple[dict[str, Any], dict[str, Place], dict[str, str]]:
     """Return ``config.json``, the places of the parameters, and the tensors that are copies of others, by name."""
-    family, json_fields = to_json(config)
+    family, json_fields = to_json(library, config)
     prefix = "" if set(config.heads_on_top) <= {"pooler"} else family.prefix_of(json_fields["model_type"])
     places = {
         canonical: place._replace(name=prefix + place.name) if is_of_body(place.name) else place
         for canonical, place in family.table(config.heads_on_top).places(config).items()
     }
     names = {place.name for place in places.values()}
-    # Of an untied decoder, transformers stores both biases.
-    copies = {family.duplicate_bias: family.bias} if family.duplicate_bias and family.decoder in names else {}
+    copies: dict[str, str] = {}
+    if family.repeats and family.bias in names and family.decoder not in names:
+        copies[family.decoder] = prefix + family.token_table
+    if family.duplicate_bias and family.decoder in names | copies.keys():
+        copies[family.duplicate_bias] = family.bias  # of an untied decoder, transformers stores both
     return json_fields, places, copies
 
 
@@ -172,17 +186,21 @@ def _remove_duplicates(
     if family.duplicate_bias in tensors:
         if family.bias in tensors:
             left_out[names_in_file[family.bias]] = "it affects no result"
-        if config.tied_embeddings and family.bias in tensors:
+        if (config.tied_embeddings or family.repeats) and family.bias in tensors:
             _check_equal(family.bias, family.duplicate_bias, tensors)
             left_out[names_in_file[family.bias]] = f"it equals {names_in_file[family.duplicate_bias]}"
         tensors[family.bias] = tensors.pop(family.duplicate_bias)
         names_in_file[family.bias] = names_in_file[family.duplicate_bias]
     if not config.tied_embeddings or family.decoder not in tensors:
         return {}, left_out
-    _check_equal(_TOKEN_TABLE, family.decoder, tensors)
+    _check_equal(family.token_table, family.decoder, tensors)
     del tensors[family.decoder]
     decoder = names_in_file[family.decoder]
     return {MASKED_LM_TABLE: decoder}, {**left_out, decoder: "it equals the table of tokens, to which it is tied"}
+
+
+def _is_tied(family: Family, tensors: Mapping[str, Array]) -> bool:
+    return family.token_table in tensors and np.array_equal(tensors[family.token_table], tensors[family.decoder])
 
 
 def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> None:
@@ -216,13 +234,13 @@ def _hint(family: Family, config: ModelConfig, name: str) -> str:
     return ""
 
 
-def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str], dict[str, str]]:
+def _plain_tensors(library: Library, source: Source) -> tuple[dict[str, Array], dict[str, str], dict[str, str]]:
     """Return the tensors by plain name, the name in the file of each plain name, and the buffers that are left out."""
     tensors: dict[str, Array] = {}
     names_in_file: dict[str, str] = {}
     buffers: dict[str, str] = {}
     for name, tensor in source.tensors.items():
-        plain = _plain_name(name)
+        plain = library.plain_name(name)
         if plain in _BUFFERS:
             buffers[name] = "it is a buffer without information"
             continue
@@ -235,19 +253,29 @@ def _plain_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str], di
     return tensors, names_in_file, buffers
 
 
-def _plain_name(name: str) -> str:
-    """Return ``name`` without the prefix of a task model, and with today's names of the norm's parameters."""
-    plain = _PREFIX.sub("", name)
-    return plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+def dialect_of(library: Library, expected: str) -> Dialect:
+    """Return the dialect of a library; ``expected`` describes its files."""
+    return Dialect(
+        library.dialect,
+        expected,
+        partial(sign, library),
+        partial(read, library),
+        partial(write, library),
+        check_target=files.check_folder,
+        layout=partial(layout, library),
+        write_shards=partial(write, library) if library.weights_file == shards.WEIGHTS_FILE else None,
+    )
 
 
-DIALECT = Dialect(
+LIBRARY = Library(
     "huggingface",
-    f"a folder with {CONFIG_FILE} and {shards.WEIGHTS_FILE} or pytorch_model.bin (also sharded), or bare weights",
-    sign,
-    read,
-    write,
-    check_target=files.check_folder,
-    layout=layout,
-    write_shards=write,
+    FAMILIES,
+    family_for,
+    shards.WEIGHTS_FILE,
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    others=".self_attn.",
+)
+DIALECT = dialect_of(
+    LIBRARY,
+    f"a folder with {CONFIG_FILE} and {LIBRARY.weights_file} or pytorch_model.bin (also sharded), or bare weights",
 )

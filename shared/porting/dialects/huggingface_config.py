@@ -5,22 +5,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from triglot.shared.errors import ConfigError, PortingError
-from triglot.shared.model.config import Activation, Head, ModelConfig
+from triglot.shared.model.config import Head, ModelConfig
 from triglot.shared.model.recipes import ConfigOverride
 from triglot.shared.porting.heads import check_heads
 from triglot.shared.porting.source import CONFIG_FILE
 
 from .dialect import inexpressible, unanswered
-from .huggingface_families import BERT, DISTILBERT, ELECTRA, FAMILIES, ROBERTA, Family
+from .huggingface_families import Family
+from .library import Library
 from .sizes import from_shapes, of_one_head, tensor_that_shows
 
-_MODEL_TYPES = {model_type: family for family in FAMILIES for model_type in family.model_types}
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
 # Head -> ending of the class name in transformers. The first head that a model has decides.
 _CLASSES: dict[Head, str] = {
     "sequence_classifier": "ForSequenceClassification",
@@ -30,7 +24,6 @@ _CLASSES: dict[Head, str] = {
     "masked_lm": "ForMaskedLM",
 }
 _CLASSIFIERS: tuple[Head, Head] = ("sequence_classifier", "token_classifier")
-_PRE_TRAINING: tuple[set[Head], ...] = ({"pooler", "masked_lm"}, {"pooler", "masked_lm", "next_sentence"})  # of BERT
 # The fields that a bare state dict does not show.
 _NOT_IN_WEIGHTS = ("heads", "activation", "norm_eps", "masking")
 # The sizes that each model has.
@@ -49,7 +42,7 @@ _UNSUPPORTED = "Triglot does not support other models"
 _CORRECT = "use the value that the model was trained with"
 
 
-def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
+def family_of(library: Library, fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
     """Return the family that ``model_type`` names; ``origin`` is the source of ``fields``, for messages.
 
     Raises:
@@ -58,19 +51,19 @@ def family_of(fields: Mapping[str, Any], origin: str = CONFIG_FILE) -> Family:
     model_type = fields.get("model_type")
     if isinstance(model_type, str) and model_type in _LACKING:
         raise PortingError(
-            f"{origin}: model_type is {model_type!r}; expected one of {', '.join(_MODEL_TYPES)}; Triglot does not "
-            f"support {_LACKING[model_type]}"
+            f"{origin}: model_type is {model_type!r}; expected one of {', '.join(library.model_types)}; Triglot does "
+            f"not support {_LACKING[model_type]}"
         )
-    return _MODEL_TYPES[_choice(fields, "model_type", _MODEL_TYPES, origin)]
+    return library.model_types[_choice(fields, "model_type", library.model_types, origin)]
 
 
-def check_names(family: Family, names: Collection[str]) -> None:
+def check_names(library: Library, family: Family, names: Collection[str]) -> None:
     """Refuse names that only another family has; ``names`` are those in the file.
 
     Raises:
         PortingError: there is such a name.
     """
-    for other in FAMILIES:
+    for other in library.families:
         marked = next((name for name in names if name.startswith(other.marks)), None)
         if other is not family and marked is not None:
             raise PortingError(
@@ -78,7 +71,7 @@ def check_names(family: Family, names: Collection[str]) -> None:
             )
 
 
-def family_of_bare_weights(names: Collection[str], override: ConfigOverride) -> Family:
+def family_of_bare_weights(library: Library, names: Collection[str], override: ConfigOverride) -> Family:
     """Return the family that the names of the tensors show, or the user's ``model_type`` if they do not.
 
     Raises:
@@ -86,16 +79,18 @@ def family_of_bare_weights(names: Collection[str], override: ConfigOverride) -> 
     """
     given: Mapping[str, Any] = override if isinstance(override, Mapping) else {}
     if "model_type" in given:
-        family = family_of(given, "configuration")
-        check_names(family, names)
+        family = family_of(library, given, "configuration")
+        check_names(library, family, names)
         return family
-    found = [family for family in FAMILIES if any(name.startswith(family.marks) for name in names)]
+    found = [family for family in library.families if any(name.startswith(family.marks) for name in names)]
     if len(found) == 1:
         return found[0]
     # A whole configuration answers everything, and ``position_offset`` tells BERT from RoBERTa.
     if not isinstance(override, str | ModelConfig) and "position_offset" not in given:
-        raise unanswered(["model_type", *(name for name in _NOT_IN_WEIGHTS if name not in given)])
-    return BERT
+        asked = [name for name in _NOT_IN_WEIGHTS if any(name not in family.fields for family in library.families)]
+        types = [family.name for family in library.families]
+        raise unanswered(["model_type", *(name for name in asked if name not in given)], types)
+    return library.families[0]
 
 
 def architectures_of(fields: Mapping[str, Any]) -> list[str]:
@@ -155,7 +150,7 @@ def _classifier(
         return named[0]
     if wanted and not architectures:
         return wanted[0]  # the user's answer
-    if family is DISTILBERT and "pooler" in found:
+    if family.name == "distilbert" and "pooler" in found:
         found = [head for head in found if head != "token_classifier"]
     classifier: Head = "token_classifier" if "token_classifier" in found else "sequence_classifier"
     if architectures or (classifier == "token_classifier" and "pooler" in found):
@@ -176,7 +171,7 @@ def from_json(
         PortingError: a field is missing, impossible, or not supported.
     """
     model_type = _choice(fields, "model_type", family.model_types)
-    activation = _choice(fields, family.activation, _ACTIVATIONS)
+    activation = _choice(fields, family.activation, family.activations)
     for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if fields.get(name) not in (None, only):
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
@@ -209,7 +204,7 @@ def from_json(
         "value_size": hidden_size // heads,
         "tasks": _size(fields, "task_type_vocab_size") if has_tasks else 0,
         "pad_id": pad_id,
-        "activation": _ACTIVATIONS[activation],
+        "activation": family.activations[activation],
         **_head_fields(family, heads_on_top, tied="masked_lm" in heads_on_top and tied),
         "classes": classes,
     }
@@ -221,7 +216,7 @@ def from_json(
         raise PortingError(f"{problem}; {_CORRECT}") from error
 
 
-def to_json(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
+def to_json(library: Library, config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """Return the family that expresses ``config``, and the content of ``config.json``.
 
     This is the inverse of ``from_json``.
@@ -231,18 +226,18 @@ def to_json(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """
     # Refuse what ``from_json`` could not even read back.
     if config.kind != "encoder":
-        raise inexpressible("huggingface", [f"kind {config.kind!r} (only 'encoder')"])
+        raise inexpressible(library.dialect, [f"kind {config.kind!r} (only 'encoder')"])
     losses = ["source_vocabulary 0 (only 1 or more)"] * (not config.source_vocabulary)
     if config.hidden_size % config.heads:
         losses.append(f"heads {config.heads} (only divisors of hidden_size {config.hidden_size})")
     if set(_CLASSIFIERS) <= set(config.heads_on_top):
         losses.append("two classifiers (only one)")
     if losses:
-        raise inexpressible("huggingface", losses)
-    family = _family_for(config)
+        raise inexpressible(library.dialect, losses)
+    family = next(family for family in library.families if family.name == library.family_for(config))
     fields, losses = _expressed(family, config)
     if losses:
-        raise inexpressible("huggingface", losses)
+        raise inexpressible(library.dialect, losses)
     return family, fields
 
 
@@ -305,15 +300,6 @@ def _head_fields(family: Family, heads_on_top: Collection[Head], *, tied: bool) 
     }
 
 
-def _family_for(config: ModelConfig) -> Family:
-    """Return the family that has the special features of ``config``."""
-    if config.positions_skip_padding:
-        return ROBERTA
-    if config.embedding_size or "replaced_token" in config.heads_on_top or config.pooler_activation == "gelu":
-        return ELECTRA
-    return BERT if config.segments else DISTILBERT
-
-
 def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the content of ``config.json``, and the fields of ``config`` that it does not express."""
     wanted = config.to_dict()
@@ -325,11 +311,18 @@ def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], lis
         losses.append("segments 0 (only 1 or more)")
     if any(head in family.exact_heads for head in config.heads_on_top) and config.activation != "gelu":
         losses.append(f"activation {config.activation!r} (only 'gelu')")
-    if family.pad_offset and config.pad_id is None:
+    if family.pads and config.pad_id is None:
         losses.append("pad_id None (only a number)")
+    losses += [
+        f"heads_on_top {head!r} (only with {other!r})"
+        for head, other in family.needs.items()
+        if head in config.heads_on_top and other not in config.heads_on_top
+    ]
+    if config.activation not in family.activations.values():
+        losses.append(f"activation {config.activation!r} (only {', '.join(map(repr, family.activations.values()))})")
     if losses:
         return {}, losses
-    model_type = "ernie" if config.tasks and family is BERT else family.name
+    model_type = "ernie" if config.tasks and "ernie" in family.model_types else family.name
     sizes = wanted | {"embedding_size": config.embedding_width}
     if family.pad_offset and config.pad_id is not None:
         sizes["source_max_length"] += config.pad_id + 1
@@ -337,11 +330,13 @@ def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], lis
         "architectures": [_class_name(family, model_type, config.heads_on_top)],
         "model_type": model_type,
         "pad_token_id": config.pad_id,
-        family.activation: next(name for name, activation in _ACTIVATIONS.items() if activation == config.activation),
+        family.activation: next(
+            name for name, activation in family.activations.items() if activation == config.activation
+        ),
         "tie_word_embeddings": config.tied_embeddings or "masked_lm" not in config.heads_on_top,
         **{json_name: sizes[name] for name, json_name in {**family.sizes, **family.numbers}.items()},
     }
-    if config.tasks and family is BERT:
+    if config.tasks and model_type == "ernie":
         fields |= {"use_task_id": True, "task_type_vocab_size": config.tasks}
     if config.classes not in (0, 2):  # transformers counts the names; two is its default
         fields["id2label"] = {str(number): f"LABEL_{number}" for number in range(config.classes)}
@@ -357,8 +352,8 @@ def _expressed(family: Family, config: ModelConfig) -> tuple[dict[str, Any], lis
 def _class_name(family: Family, model_type: str, heads: Collection[Head]) -> str:
     """Return the class of transformers that has these heads."""
     start = family.model_types[model_type]
-    if family is BERT and set(heads) in _PRE_TRAINING:
-        return f"{start}ForPreTraining"
+    if pre_training := family.pre_training.get(frozenset(heads)):
+        return start + pre_training
     return start + next((end for head, end in _CLASSES.items() if head in heads), "Model")
 
 

@@ -1,14 +1,14 @@
 """The families of the dialect ``huggingface``: model types that share tensor names and configuration fields.
 
-To add a family, define a ``Family``, add it to ``FAMILIES``, and extend ``_PREFIX`` (``huggingface.py``) and
-``_family_for`` (``huggingface_config.py``). Names were read from transformers 5.23.
+To add a family, define a ``Family``, add it to ``FAMILIES``, and extend ``family_for``. Names were read from
+transformers 5.23.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from triglot.shared.model.config import Head
+from triglot.shared.model.config import Activation, Head, ModelConfig
 
 from .table import Table, attention
 
@@ -21,10 +21,16 @@ _SIZES = {
     "source_vocabulary": "vocab_size",
     "source_max_length": "max_position_embeddings",
 }
-_NUMBERS = {
+NUMBERS = {
     "norm_eps": "layer_norm_eps",
     "residual_dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
+}
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
 }
 # Fields that all families have in common.
 _COMMON = {
@@ -34,6 +40,7 @@ _COMMON = {
     "post_process": "dan",
     "final_process": "",
 }
+_STYLE = Table("huggingface", {})
 _BODY = ("embeddings.", "embeddings_project.", "encoder.", "transformer.", "pooler.")
 
 
@@ -53,9 +60,15 @@ class Family:
         duplicate_bias: a further copy of that bias.
         sizes, numbers, activation: fields of ``ModelConfig`` -> those of config.json.
         fixed: the fields of a configuration that are the same in all models.
+        activations: the values of the activation's field -> the activations of ``ModelConfig``.
         exact_heads: the heads that always use the exact GELU, whatever the activation of the layers.
         pooler_activation: the activation of the pooler.
         pad_offset: positions begin after the pad id.
+        style: a table without names, which has the layout and the ends of the names.
+        pads: a configuration needs a pad id.
+        needs: heads -> the head without which the library has no class for them.
+        pre_training: sets of heads -> the end of the class that has exactly these.
+        repeats: a file repeats a tied decoder, and the bias in any case.
     """
 
     model_types: Mapping[str, str]
@@ -68,12 +81,18 @@ class Family:
     prefix: str | None = None
     pooler_of_classifier: str = ""
     sizes: Mapping[str, str] = field(default_factory=lambda: _SIZES | {"segments": "type_vocab_size"})
-    numbers: Mapping[str, str] = field(default_factory=lambda: _NUMBERS)
+    numbers: Mapping[str, str] = field(default_factory=lambda: NUMBERS)
     activation: str = "hidden_act"
+    activations: Mapping[str, Activation] = field(default_factory=lambda: _ACTIVATIONS)
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exact_heads: tuple[Head, ...] = ()
     pooler_activation: str = "tanh"
     pad_offset: bool = False
+    pads: bool = False
+    needs: Mapping[Head, Head] = field(default_factory=dict[Head, Head])
+    pre_training: Mapping[frozenset[str], str] = field(default_factory=dict[frozenset[str], str])
+    style: Table = _STYLE
+    repeats: bool = False
 
     @property
     def name(self) -> str:
@@ -94,7 +113,12 @@ class Family:
         }
         if self.pooler_of_classifier and "sequence_classifier" in heads:
             modules["heads.pooler"] = self.pooler_of_classifier
-        return Table("huggingface", modules)
+        return replace(self.style, modules=modules)
+
+    @property
+    def token_table(self) -> str:
+        """The name of the table of tokens."""
+        return self.table(()).name("embeddings.token.weight", "embedding")
 
     def prefix_of(self, model_type: str) -> str:
         """Return what a task model puts before the names of its body."""
@@ -148,6 +172,10 @@ BERT = Family(
     decoder="cls.predictions.decoder.weight",
     bias="cls.predictions.bias",
     duplicate_bias="cls.predictions.decoder.bias",
+    pre_training={
+        frozenset({"pooler", "masked_lm"}): "ForPreTraining",
+        frozenset({"pooler", "masked_lm", "next_sentence"}): "ForPreTraining",
+    },
 )
 
 ROBERTA = Family(
@@ -177,6 +205,7 @@ ROBERTA = Family(
     fixed={"masking": "exclude", "positions_skip_padding": True},
     exact_heads=("masked_lm",),
     pad_offset=True,
+    pads=True,
 )
 
 _DISTILBERT_LAYER = "transformer.layer.{index}"
@@ -258,3 +287,12 @@ ELECTRA = Family(
 )
 
 FAMILIES = (BERT, ROBERTA, DISTILBERT, ELECTRA)
+
+
+def family_for(config: ModelConfig) -> str:
+    """Return the name of the family that has the special features of ``config``."""
+    if config.positions_skip_padding:
+        return ROBERTA.name
+    if config.embedding_size or "replaced_token" in config.heads_on_top or config.pooler_activation == "gelu":
+        return ELECTRA.name
+    return BERT.name if config.segments else DISTILBERT.name

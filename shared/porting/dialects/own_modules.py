@@ -12,12 +12,13 @@ from typing import Any
 from triglot.shared.model.config import DECODER_HEADS, Head, ModelConfig
 from triglot.shared.model.schema import MASKED_LM_TABLE, Role
 from triglot.shared.porting import containers
-from triglot.shared.porting.containers import npz, paddle, safetensors, torch
+from triglot.shared.porting.containers import npz, orbax, paddle, safetensors, torch
 from triglot.shared.porting.source import Source
 
 from .state_dict import StateDict
 from .table import Table
 
+_RANDOM = re.compile(r"(?:^|\.)rngs\.(?:count|key)$")
 _HEADS: dict[Head, str] = {
     **{head: f"heads.{head}.bias" for head in (*DECODER_HEADS, "pooler")},
     "masked_lm": "heads.masked_lm.transform.bias",
@@ -49,13 +50,17 @@ class CanonicalTable(Table):
 class OwnModule(StateDict):
     """The state of one of our modules. ``formats``: the files that it may come in."""
 
-    formats: tuple[containers.Container, ...] = ()
+    formats: tuple[containers.Format, ...] = ()
 
     def sign(self, source: Source) -> str:
         """See ``StateDict.sign``. PyTorch and PaddlePaddle have the same names, so their own formats decide."""
-        if source.path.is_dir() or source.is_neutral or containers.find(source.path) not in self.formats:
+        if source.is_folder or source.is_neutral or containers.find(source.path) not in self.formats:
             return ""
         return super().sign(source)
+
+    def ignored(self, tensors: Collection[str]) -> dict[str, str]:
+        """See ``StateDict.ignored``. A state of NNX holds the random numbers of its dropouts too."""
+        return {name: "it is the state of a random number generator" for name in tensors if _RANDOM.search(name)}
 
     def shown(self, names: Collection[str]) -> dict[str, Any]:
         """See ``StateDict.shown``."""
@@ -74,7 +79,7 @@ class OwnModule(StateDict):
         """See ``StateDict.check_expressible``. Our modules compute every model."""
 
 
-def _own_module(class_name: str, formats: tuple[containers.Container, ...], table: CanonicalTable) -> OwnModule:
+def _own_module(class_name: str, formats: tuple[containers.Format, ...], table: CanonicalTable) -> OwnModule:
     return OwnModule(
         table,
         f"the state of {class_name}",
@@ -97,6 +102,6 @@ PADDLE = _own_module(
 )
 NNX = _own_module(
     "triglot.impls.flax_nnx.transformer.Transformer",
-    tuple(containers.BY_SUFFIX.values()),
+    (*containers.BY_SUFFIX.values(), orbax),
     CanonicalTable("nnx", {}, transposed=False, leaves={"linear_weight": "kernel", "embedding": "embedding"}),
 )

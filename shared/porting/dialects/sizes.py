@@ -39,7 +39,7 @@ def from_shapes(table: Table, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     sizes = {"layers": table.layers("encoder", shapes), "decoder_layers": table.layers("decoder", shapes)}
     for field, shown_by in _SHOWN_BY.items():
         for name, axis in shown_by:
-            shape = table.shape(name, _role(name), shapes)
+            shape = table.shape(name, role_of(name), shapes)
             if shape is not None:
                 sizes.setdefault(field, shape[axis])
     if sizes.get("embedding_size") == sizes.get("hidden_size"):
@@ -50,7 +50,7 @@ def from_shapes(table: Table, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
 def tensor_that_shows(table: Table, field: str) -> str:
     """Return the name of the tensor that shows a size in this dialect."""
     name, _ = _SHOWN_BY[field][0]
-    return table.name(name, _role(name))
+    return table.name(name, role_of(name))
 
 
 def of_one_head(sizes: Mapping[str, int], heads: object) -> dict[str, int]:
@@ -67,5 +67,8 @@ def of_one_head(sizes: Mapping[str, int], heads: object) -> dict[str, int]:
     return divided
 
 
-def _role(name: str) -> Role:
+def role_of(name: str) -> Role:
+    """Return the role of a parameter that is the scale of a norm, or a weight with two axes."""
+    if name.endswith(".scale"):
+        return "scale"
     return "embedding" if "embeddings." in name else "linear_weight"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triglot.shared import files
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import PortingError
@@ -61,14 +60,14 @@ class StateDict:
             self.sign,
             self.read,
             self.write,
-            check_state_dict_target,
+            containers.check_target,
             self.layout,
             reads_folders=False,
         )
 
     def sign(self, source: Source) -> str:
         """Return the name of the first tensor of attention, if the source has it."""
-        if not source.path.is_file() or source.is_neutral:
+        if source.is_folder or source.is_neutral:
             return ""
         names = self.plain_names(source.tensors)
         for canonical in ("encoder.layers.0.attention.query.weight", "attention.query.weight"):
@@ -84,12 +83,13 @@ class StateDict:
             PortingError: the file is damaged, or is not exactly the state dict of this configuration.
             ConfigError: ``override`` is wrong.
         """
-        names_in_file = self.plain_names(source.tensors)
+        ignored = self.ignored(source.tensors)
+        names_in_file = self.plain_names([name for name in source.tensors if name not in ignored])
         tensors = {name: source.tensors[name_in_file] for name, name_in_file in names_in_file.items()}
         try:
             config = self.configure(tensors, override)
             self.table.check(config, tensors, names_in_file, self.advice, optional=self.buffers(config))
-            left_out = self.left_out(config, tensors, names_in_file)
+            left_out = ignored | self.left_out(config, tensors, names_in_file)
         except PortingError as error:
             raise PortingError(f"cannot port {source.path}: {error}") from error
         source_names = {name: names_in_file[native] for name, native in self.table.names(config).items()}
@@ -104,11 +104,10 @@ class StateDict:
                 cannot hold a tensor.
             OutputError: the target cannot be written.
         """
-        check_state_dict_target(target)
+        containers.check_target(target)
         self.check_expressible(checkpoint.config)
         tensors = self.to_write(checkpoint)
-        with files.writing(target) as file:
-            containers.BY_SUFFIX[target.suffix].write(file, tensors)
+        containers.write(target, tensors)
 
     def layout(self, checkpoint: Checkpoint, target: Path) -> Layout:
         """See ``Dialect.layout``."""
@@ -121,6 +120,10 @@ class StateDict:
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
         """Return the names that the table knows -> the names in the file."""
         return {name: name for name in tensors}
+
+    def ignored(self, tensors: Collection[str]) -> dict[str, str]:
+        """Return the tensors that are not part of a model, and why they can be left out."""
+        return {}
 
     def shown(self, names: Collection[str]) -> dict[str, Any]:
         """Return the fields that the names of the tensors show."""
@@ -185,17 +188,3 @@ class StateDict:
 def _defaults() -> dict[str, Any]:
     """Return the defaults of a configuration, as JSON has them."""
     return {entry.name: [] if entry.default == () else entry.default for entry in dataclasses.fields(ModelConfig)}
-
-
-def check_state_dict_target(target: Path) -> None:
-    """Check, before any work is done, that a state dict can be written to ``target``.
-
-    Raises:
-        PortingError: its suffix is unknown.
-        OutputError: ``files.check_writable`` refuses it.
-    """
-    if target.suffix not in containers.BY_SUFFIX:
-        raise PortingError(
-            f"cannot write {target}: its suffix is {target.suffix!r}, expected {containers.SUFFIXES}; rename it"
-        )
-    files.check_writable(target)

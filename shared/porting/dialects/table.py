@@ -63,7 +63,8 @@ class Table:
     their tensors are concatenated along the out axis, in the order of the schema.
 
     Linear weights are (in, out) in a checkpoint; a dialect that is ``transposed`` stores them as (out, in). The schema
-    says which weights are linear; a shape never does, because a square weight has the same shape either way.
+    says which weights are linear; a shape never does, because a square weight has the same shape either way. The
+    parameters in ``turned`` are stored the other way round than their role says.
     """
 
     dialect: str
@@ -74,6 +75,7 @@ class Table:
     norm_scale: str = ".weight"
     norm_bias: str = ".bias"
     transposed: bool = True
+    turned: Collection[str] = ()
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of every parameter of ``config``, by canonical name.
@@ -90,7 +92,7 @@ class Table:
                     f"the dialect {self.dialect} has no name for {canonical}; pass the configuration of a model that "
                     "this dialect expresses"
                 )
-            transposed = self.transposed and parameter.role == "linear_weight"
+            transposed = (self.transposed and parameter.role == "linear_weight") != (canonical in self.turned)
             shape = parameter.shape[::-1] if transposed else parameter.shape
             axis = 0 if transposed else len(shape) - 1  # the out axis
             start, sizes[name] = sizes[name], sizes[name] + shape[axis]

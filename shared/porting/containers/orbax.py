@@ -1,0 +1,126 @@
+"""Orbax checkpoints: folders of nested arrays, as ``orbax.checkpoint`` saves the state of a Flax NNX module.
+
+``_METADATA`` lists the arrays; the keys on the way to one, joined by dots, are its name. The state of NNX ends every
+path with "value". The arrays are in Zarr's format, version 2 or 3, in one database (OCDBT) or in a folder each, and
+TensorStore, the library on which Orbax is built, reads them without JAX. Orbax's own library writes, and imports JAX.
+Source: orbax-checkpoint 0.12.8, ``_src/metadata/tree.py`` and ``_src/serialization/tensorstore_utils.py``.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from triglot.shared import files
+from triglot.shared.arrays import Array
+from triglot.shared.errors import OutputError, PortingError
+from triglot.shared.porting.json_file import read_object
+
+SUFFIX = ".orbax"  # of a folder to write; one to read may have any name
+_METADATA = "_METADATA"
+_VALUE = "value"
+_ARRAYS = ("jax.Array", "np.ndarray", "scalar")  # the types of a value that are stored as arrays
+_EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
+_RESTORE = "restore the folder, or save the state again with orbax.checkpoint.StandardCheckpointer"
+_INSTALL = "install triglot[jax]"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is the folder of a checkpoint."""
+    return (path / _METADATA).is_file()
+
+
+def read(path: Path) -> dict[str, Array]:
+    """Return the arrays by name, in memory, whatever devices they were on.
+
+    Raises:
+        PortingError: TensorStore is not installed, or the folder is damaged or holds anything but nested arrays.
+    """
+    try:
+        import tensorstore  # noqa: PLC0415
+    except ImportError as error:
+        raise PortingError(f"cannot read {path}: an Orbax checkpoint needs tensorstore; {_INSTALL}") from error
+    metadata = read_object(path / _METADATA)
+    try:
+        names = list(_names(metadata))
+        if len(names) != len(set(names)):
+            raise PortingError("it lists an array twice")
+        tensors = {name: _array(cast("Any", tensorstore), path, name, metadata) for name in names}
+    except PortingError as error:
+        raise PortingError(f"cannot read {path}: {error}; {_RESTORE}") from error
+    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, OSError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PortingError(f"cannot read {path}: {reason}; {_RESTORE}") from error
+    return _without_value(tensors)
+
+
+def write(target: Path, tensors: Mapping[str, Array]) -> None:
+    """Write a folder that ``StandardCheckpointer().restore`` reads into the state of an NNX module.
+
+    All tensors are in memory at the same time.
+
+    Raises:
+        PortingError: Orbax is not installed.
+        OutputError: the target exists, or cannot be written.
+    """
+    try:
+        import orbax.checkpoint  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise PortingError(f"cannot write {target}: an Orbax checkpoint needs Orbax's library; {_INSTALL}") from error
+    tree: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        branch = tree
+        for key in name.split("."):
+            branch = branch.setdefault(key, {})
+        branch[_VALUE] = np.array(tensor, order="C")
+    with files.writing_folder(target) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with cast("Any", orbax.checkpoint).StandardCheckpointer() as checkpointer:
+                checkpointer.save(folder / SUFFIX, tree)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
+        for part in (folder / SUFFIX).iterdir():
+            part.rename(folder / part.name)
+        (folder / SUFFIX).rmdir()
+
+
+def _names(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the name of every array that the metadata list."""
+    for entry in metadata["tree_metadata"].values():
+        keys = [str(part["key"]) for part in entry["key_metadata"]]
+        name, kind = ".".join(keys), entry["value_metadata"]["value_type"]
+        if any(not key or set(key) & set("./\\\0") for key in keys):
+            raise PortingError(f"its {name[:80]!r} is not the name of an array, because of the dots or slashes in it")
+        if kind in _ARRAYS:
+            yield name
+        elif kind not in _EMPTY:
+            raise PortingError(f"its {name[:80]!r} is a {kind!r:.80}, expected an array")
+
+
+def _array(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) -> Array:
+    """Return an array, every part of which has to be there: a missing part would be read as zeros."""
+    if metadata.get("use_ocdbt", True):
+        folder = {"driver": "file", "path": f"{path.absolute()}/"}
+        store: dict[str, Any] = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
+    else:
+        store = {"driver": "file", "path": f"{path.absolute()}/{name}/"}
+    spec = {"driver": "zarr3" if metadata.get("use_zarr3") else "zarr", "kvstore": store}
+    array = tensorstore.open(spec, open=True, read=True).result()
+    if array.size and array.storage_statistics(query_not_stored=True).result().not_stored:
+        raise PortingError(f"the numbers of {name[:80]!r} are missing")
+    numbers = array.read().result()
+    if not isinstance(numbers, np.ndarray):
+        raise PortingError(f"its {name[:80]!r} is not an array")
+    return cast("Array", numbers)
+
+
+def _without_value(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the tensors without the last part of their names, if it is that of an NNX variable in all of them."""
+    end = f".{_VALUE}"
+    if not all(name.endswith(end) for name in tensors):
+        return dict(tensors)
+    return {name.removesuffix(end): tensor for name, tensor in tensors.items()}
