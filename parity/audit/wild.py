@@ -13,7 +13,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import ModelConfig, Norm
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 from triglot.shared.model.schema import parameters
@@ -75,6 +75,7 @@ def wild_config(seed: int) -> ModelConfig:
     pre, post, final = draw.one_of(
         ("", "dan", ""), ("n", "da", "n"), ("n", "da", ""), ("", "da", ""), ("n", "dan", "n"), ("", "na", "")
     )
+    norm: Norm = draw.one_of("layer_norm", "layer_norm", "scalar_layer_norm")
     base = replace(
         base,
         layers=draw.between(1, 12),
@@ -82,7 +83,10 @@ def wild_config(seed: int) -> ModelConfig:
         pre_process=pre,
         post_process=post,
         final_process=final,
-        norm=draw.one_of("layer_norm", "layer_norm", "scalar_layer_norm"),
+        norm=norm,
+        feed_forward_bias=draw.one_of(True, False),
+        norm_bias=norm == "scalar_layer_norm" or draw.one_of(True, False),
+        final_norm_bias=norm == "scalar_layer_norm" or "n" not in final or draw.one_of(True, False),
         attention_output_activation=draw.one_of("none", "none", "relu"),
         normalize_memory=False,
     )

@@ -78,6 +78,9 @@ class ModelConfig:
 
     Arithmetic
         ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the standard deviation.
+        Biases that a model may lack: ``projection_bias`` of query, key and value; ``output_bias`` of the layer after
+        them; ``feed_forward_bias`` of both linear layers of the feed-forward network; ``final_norm_bias`` of the norm
+        in ``final_process``; ``norm_bias`` of all other norms.
         ``activation`` "gelu" is the exact GELU, by the error function. ``attention_output_activation`` follows the
         attention. ``masking`` decides what happens to a masked score: ``exclude`` makes its weight exactly 0, ``fill``
         replaces it by ``masking_value``, ``add`` adds ``masking_value`` to it. The value is clamped to the lowest
@@ -133,6 +136,9 @@ class ModelConfig:
     attention_output_activation: AttentionOutputActivation = "none"
     projection_bias: bool = True
     output_bias: bool = True
+    feed_forward_bias: bool = True
+    norm_bias: bool = True
+    final_norm_bias: bool = True
     masking: Masking
     masking_value: float | None = None
     embedding_dropout: float = 0.0
@@ -295,6 +301,11 @@ def _check_arithmetic(config: ModelConfig) -> None:
     for name in ("hidden_size", "embedding_size"):
         if config.norm == "scalar_layer_norm" and getattr(config, name) == 1:
             raise _refuse(name, 1, f"at least 2: the scalar norm divides by {name} - 1")
+    if config.norm == "scalar_layer_norm":
+        always = {"norm_bias": True, "final_norm_bias": True}
+        _check_fields(config, always, "the scalar norm always has a bias")
+    if "n" not in config.final_process:
+        _check_fields(config, {"final_norm_bias": True}, "there is no final norm")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
     for name in DROPOUT_RATES:
@@ -356,5 +367,6 @@ def _check_no_decoder(config: ModelConfig) -> None:
 def _check_attention_alone(config: ModelConfig) -> None:
     absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
     absent |= dict.fromkeys(("pre_process", "post_process", "final_process"), "")
+    absent |= {"feed_forward_bias": True, "norm_bias": True}
     _check_fields(config, absent, "kind attention has no layers and no heads on top")
     _check_at_least(config, 1, ("target_max_length",), "at least 1: the longest row of queries")

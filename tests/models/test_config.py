@@ -53,7 +53,8 @@ def types():
     for name in PROCESSES:
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
     flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
-    for name in (*flags, "normalize_memory", "positions_skip_padding"):
+    biases = ("feed_forward_bias", "norm_bias", "final_norm_bias")
+    for name in (*flags, *biases, "normalize_memory", "positions_skip_padding"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
@@ -77,7 +78,7 @@ def configs(draw):
     on_pooler = ("next_sentence", "sequence_classifier")
     heads = tuple(head for head in known if head in drawn and (head not in on_pooler or "pooler" in drawn))
     segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
-    pre_process, decoder = process("nd"), {}
+    pre_process, final_process, decoder = process("nd"), process("nd"), {}
     if vocabulary and draw(st.booleans()):
         heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),), 0, 0
         ids = st.none() | st.integers(0, vocabulary - 1)
@@ -111,11 +112,14 @@ def configs(draw):
         embedding_scale=draw(st.booleans()),
         pre_process=pre_process,
         post_process=process("and"),
-        final_process=process("nd"),
+        final_process=final_process,
         norm_eps=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
         activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
         projection_bias=draw(st.booleans()),
         output_bias=draw(st.booleans()),
+        feed_forward_bias=draw(st.booleans()),
+        norm_bias=draw(st.booleans()),
+        final_norm_bias="n" not in final_process or draw(st.booleans()),
         masking=masking,
         masking_value=None
         if masking == "exclude"
@@ -184,6 +188,9 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "attention_output_activation": "none",
         "projection_bias": True,
         "output_bias": True,
+        "feed_forward_bias": True,
+        "norm_bias": True,
+        "final_norm_bias": True,
         "masking_value": None,
         "embedding_dropout": 0.0,
         "residual_dropout": 0.0,
@@ -310,6 +317,23 @@ def test_a_residual_can_be_added_only_after_a_sublayer(name, commands):
     message = f"{name} is '{commands}'; expected each at most once \\(d twice\\) of 'd' drop out, 'n' normalise"
     with pytest.raises(ConfigError, match=message):
         replace(BERT, **{name: commands})
+
+
+@pytest.mark.parametrize("name", ["norm_bias", "final_norm_bias"])
+def test_a_scalar_norm_has_a_bias(name):
+    with pytest.raises(ConfigError, match=f"{name} is False; expected True: the scalar norm always has a bias"):
+        replace(recipe("annotated-tiny"), **{name: False})
+
+
+def test_only_a_final_norm_can_lack_its_bias():
+    with pytest.raises(ConfigError, match="final_norm_bias is False; expected True: there is no final norm"):
+        replace(BERT, final_norm_bias=False)
+
+
+@pytest.mark.parametrize("name", ["feed_forward_bias", "norm_bias"])
+def test_attention_alone_has_no_layers_that_lack_a_bias(name):
+    with pytest.raises(ConfigError, match=f"{name} is False; expected True: kind attention has no layers"):
+        replace(recipe("multihead-tiny"), **{name: False})
 
 
 def test_post_process_takes_every_order_of_its_commands():

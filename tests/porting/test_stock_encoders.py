@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from checkpoint_files import assert_same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,22 +21,32 @@ from triglot.shared.model.initializers import initialize
 SIZES = {"hidden_size": 24, "layers": 2, "heads": 3, "key_size": 8, "value_size": 8, "source_vocabulary": 0}
 SUFFIXES = {"torch": ".pt", "paddle": ".pdparams"}
 PROCESSES = {True: ("n", "da"), False: ("", "dan")}  # by whether the norm comes first
+LINEAR = ("projection_bias", "output_bias", "feed_forward_bias")
+# The biases of each layer: all, without those of linear layers (the default without biases in PaddlePaddle), or none
+# (that in PyTorch).
+BIASES = {
+    "all": {},
+    "norms": dict.fromkeys(LINEAR, False),
+    "none": dict.fromkeys((*LINEAR, "norm_bias"), False),
+}
+FINAL = {"no": ("", True), "final": ("n", True), "biasless": ("n", False)}  # a final norm, and whether it has a bias
 
 
 def config_of(
-    *, norm_first=False, final_norm=True, activation: Any = "gelu", feed_forward_size=24, norm_eps=1e-5, **fields
+    *, norm_first=False, final_norm="final", biases="all", activation: Any = "gelu", feed_forward_size=24, **fields
 ):
     """Return the configuration of a stock encoder. Its feed-forward matrices are square."""
     pre, post = PROCESSES[norm_first]
+    final_process, final_norm_bias = FINAL[final_norm]
     return ModelConfig(
-        **{**SIZES, **fields},
+        **{**SIZES, "norm_eps": 1e-5, **BIASES[biases], **fields},
         feed_forward_size=feed_forward_size,
         source_max_length=512,
         positions="none",
         pre_process=pre,
         post_process=post,
-        final_process="n" if final_norm else "",
-        norm_eps=norm_eps,
+        final_process=final_process,
+        final_norm_bias=final_norm_bias,
         activation=activation,
         masking="exclude",
     )
@@ -56,18 +67,30 @@ def library_encoder(library, config):
     """Return the encoder of a library for a configuration."""
     nn: Any = importlib.import_module(f"{library}.nn")
     norm_first = config.pre_process == "n"
-    placement = (
-        {"norm_first": norm_first, "batch_first": True} if library == "torch" else {"normalize_before": norm_first}
-    )
-    epsilon = {"layer_norm_eps": config.norm_eps}
+    options: dict[str, Any] = {"layer_norm_eps": config.norm_eps}
+    if library == "torch":
+        options |= {"norm_first": norm_first, "batch_first": True, "bias": config.feed_forward_bias}
+    else:
+        biases = [None if bias else False for bias in (config.projection_bias, config.feed_forward_bias)]
+        options |= {"normalize_before": norm_first, "bias_attr": biases}
     layer = nn.TransformerEncoderLayer(
-        config.hidden_size, config.heads, config.feed_forward_size, 0.0, config.activation, **placement, **epsilon
+        config.hidden_size, config.heads, config.feed_forward_size, 0.0, config.activation, **options
     )
-    norm = nn.LayerNorm(config.hidden_size, config.norm_eps) if config.final_process else None
+    norm = library_norm(library, config, config.final_norm_bias) if config.final_process else None
     nested = {"enable_nested_tensor": False} if library == "torch" else {}
     encoder = nn.TransformerEncoder(layer, config.layers, norm, **nested)
+    if (layer.norm1.bias is not None) != config.norm_bias:
+        for layer in encoder.layers:
+            layer.norm1, layer.norm2 = (library_norm(library, config, config.norm_bias) for _ in range(2))
     encoder.eval()
     return encoder
+
+
+def library_norm(library, config, bias):
+    """Return a norm of a library."""
+    nn: Any = importlib.import_module(f"{library}.nn")
+    options = {"bias": bias} if library == "torch" else {"bias_attr": None if bias else False}
+    return nn.LayerNorm(config.hidden_size, config.norm_eps, **options)
 
 
 def save(library, encoder, path):
@@ -120,15 +143,19 @@ def run(library, encoder, batch):
 
 
 VARIANTS = [
-    {"norm_first": norm_first, "final_norm": final_norm, "activation": activation}
-    for (norm_first, final_norm), activation in zip(
-        itertools.product((False, True), repeat=2), ("gelu", "relu", "relu", "gelu"), strict=True
+    {"norm_first": norm_first, "final_norm": final_norm, "biases": biases, "activation": activation}
+    for (norm_first, final_norm, biases), activation in zip(
+        itertools.product((False, True), FINAL, BIASES), itertools.cycle(("gelu", "relu")), strict=False
     )
 ]
 
 
+def variant_name(variant):
+    return "-".join(map(str, variant.values()))
+
+
 @pytest.mark.parametrize("library", SUFFIXES)
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 def test_an_encoder_moves_between_the_libraries(library, variant, tmp_path):
     """The obvious job: from one library to the other, each against the same truth."""
     config = config_of(**variant)
@@ -149,6 +176,15 @@ def test_an_encoder_moves_between_the_libraries(library, variant, tmp_path):
     assert triglot.port(target, config=answers(config)).digest == checkpoint.digest
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
+def test_every_framework_computes_a_ported_encoder(framework, variant, make_checkpoint):
+    """Within the noise around the truth, which the test above compares with the libraries."""
+    checkpoint = make_checkpoint(config_of(**variant))
+    batch = random_batch(checkpoint.config, (7, 1, 5))
+    output = triglot.build(framework, checkpoint).encode(batch.source, batch.valid)
+    assert_within_noise({"output": output}, truth_of(checkpoint, batch))
+
+
 @settings(max_examples=25)
 @given(
     library=st.sampled_from(list(SUFFIXES)),
@@ -157,7 +193,8 @@ def test_an_encoder_moves_between_the_libraries(library, variant, tmp_path):
     fields=st.fixed_dictionaries(
         {
             "norm_first": st.booleans(),
-            "final_norm": st.booleans(),
+            "final_norm": st.sampled_from([*FINAL]),
+            "biases": st.sampled_from([*BIASES]),
             "layers": st.integers(1, 3),
             "feed_forward_size": st.sampled_from([7, 12]),
         }
@@ -203,7 +240,6 @@ def test_what_no_tensor_shows_is_asked_for_at_once(library, tmp_path):
         ({"pre_process": "n", "post_process": "dan"}, "pre_process 'n' with post_process 'dan' (only 'n' with 'da'"),
         ({"final_process": "d"}, "final_process 'd' (only '' or 'n')"),
         ({"masking": "fill", "masking_value": -1e9}, "masking 'fill' (only 'exclude')"),
-        ({"projection_bias": False}, "projection_bias False (only True)"),
         ({"key_size": 4}, "key_size 4 times heads 3 (only hidden_size 24)"),
     ],
 )
@@ -214,6 +250,53 @@ def test_a_model_that_the_libraries_cannot_compute_is_refused(fields, problem, t
         with pytest.raises(PortingError, match=re.escape(f"{library}-transformer cannot express {problem}")):
             triglot.port(checkpoint, tmp_path / f"out{suffix}", target_dialect=f"{library}-transformer")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("library", "missing", "problem"),
+    [
+        (
+            "torch",
+            {"feed_forward_bias"},
+            "projection_bias True, output_bias True, feed_forward_bias False, norm_bias True (only all True, or",
+        ),
+        ("torch", {"norm_bias"}, "feed_forward_bias True, norm_bias False (only all True, or the first three False)"),
+        ("torch", {"projection_bias", "output_bias"}, "(only all True, or the first three False)"),
+        ("paddle", {"output_bias"}, "projection_bias True, output_bias False, feed_forward_bias True, norm_bias True"),
+        ("paddle", {"projection_bias"}, "(only the first two alike)"),
+    ],
+)
+def test_biases_that_a_library_cannot_leave_out_alone_are_refused(library, missing, problem, tmp_path):
+    fields: dict[str, Any] = dict.fromkeys(missing, False)
+    config = config_of(**fields)
+    checkpoint = triglot.Checkpoint(config, initialize(config, 0))
+    with pytest.raises(PortingError, match=re.escape(problem)):
+        triglot.port(checkpoint, tmp_path / "out.npz", target_dialect=f"{library}-transformer")
+    assert not list(tmp_path.iterdir())
+
+
+def test_paddle_may_leave_out_the_biases_of_attention_alone(tmp_path):
+    config, path = config_of(projection_bias=False, output_bias=False), tmp_path / "file.pdparams"
+    original = library_encoder("paddle", config)
+    save("paddle", original, path)
+    checkpoint = triglot.port(path, config=answers(config))
+    assert checkpoint.config == config
+    batch = random_batch(config, (7, 1, 5))
+    assert_within_noise(run("paddle", original, batch), truth_of(checkpoint, batch))
+
+
+def test_a_bias_that_only_some_layers_have_is_refused(tmp_path):
+    config, path = config_of(), tmp_path / "file.safetensors"
+    triglot.port(triglot.Checkpoint(config, initialize(config, 0)), path, target_dialect="torch-transformer")
+    tensors = safetensors.numpy.load_file(path)
+    del tensors["layers.1.linear1.bias"]
+    safetensors.numpy.save_file(tensors, path)
+    with pytest.raises(PortingError, match=r"missing layers\.1\.linear1\.bias; expected the state dict of"):
+        triglot.port(path, config=answers(config))
+    del tensors["layers.0.linear1.bias"]
+    safetensors.numpy.save_file(tensors, path)
+    with pytest.raises(PortingError, match=r"unexpected layers\.0\.linear2\.bias"):
+        triglot.port(path, config=answers(config))
 
 
 def test_parts_of_several_dtypes_are_not_packed(tmp_path):

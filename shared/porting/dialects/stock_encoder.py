@@ -2,12 +2,14 @@
 
 They are the state dicts of ``torch.nn.TransformerEncoder`` and ``paddle.nn.TransformerEncoder``. Both libraries have
 the same layers, of the original Transformer (Vaswani et al. 2017), and the norm comes first or last. They differ in two
-things: PyTorch packs query, key and value into one tensor and stores linear weights as (out, in).
+things: PyTorch packs query, key and value into one tensor and stores linear weights as (out, in). A missing bias shows
+in the names. ``bias=False`` in PyTorch leaves out those of linear layers and norms, ``bias_attr=False`` in PaddlePaddle
+only those of linear layers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from triglot.shared.arrays import Array
 from triglot.shared.errors import PortingError
@@ -19,6 +21,10 @@ from .state_dict import FREE_FIELDS, StateDict
 from .table import Table, attention
 
 _PROCESSES = {True: ("n", "da"), False: ("", "dan")}  # by whether the norm comes first: ``norm_first`` in PyTorch
+_FREE = {
+    *("pre_process", "post_process", "final_process", "activation", "norm_eps"),
+    *("projection_bias", "output_bias", "feed_forward_bias", "norm_bias", "final_norm_bias"),
+}
 _LONGEST = 512  # a configuration needs a limit, and the modules have none
 
 
@@ -46,9 +52,24 @@ def _table(dialect: str, layer: Mapping[str, str], *, transposed: bool) -> Table
     return Table(dialect, {**modules, "encoder.final.norm": "norm"}, transposed=transposed)
 
 
+class Biases(NamedTuple):
+    """Whether the linear layers and the norms of each layer have biases."""
+
+    projection: bool
+    output: bool
+    feed_forward: bool
+    norm: bool
+
+
 @dataclass(frozen=True)
 class StockEncoder(StateDict):
-    """The state dict of a stock encoder. ``norm_first`` is asked for in place of the processes."""
+    """The state dict of a stock encoder. ``norm_first`` is asked for in place of the processes.
+
+    ``allows`` says which biases the library can leave out, and ``allowed`` says it in words.
+    """
+
+    allows: Callable[[Biases], bool] = lambda biases: True
+    allowed: str = ""
 
     def configure(self, tensors: Mapping[str, Array], override: ConfigOverride) -> ModelConfig:
         """See ``StateDict.configure``."""
@@ -69,7 +90,19 @@ class StockEncoder(StateDict):
 
     def shown(self, names: Collection[str]) -> dict[str, Any]:
         """See ``StateDict.shown``."""
-        return {"final_process": "n" if "norm.weight" in names else ""}
+        layer = "encoder.layers.0"
+        ends_with_norm = self._has("encoder.final.norm.scale", names)
+        return {
+            "final_process": "n" if ends_with_norm else "",
+            "projection_bias": self._has(f"{layer}.attention.query.bias", names),
+            "output_bias": self._has(f"{layer}.attention.output.bias", names),
+            "feed_forward_bias": self._has(f"{layer}.feed_forward.inner.bias", names),
+            "norm_bias": self._has(f"{layer}.pre_attention.norm.bias", names),
+            "final_norm_bias": self._has("encoder.final.norm.bias", names) or not ends_with_norm,
+        }
+
+    def _has(self, canonical: str, names: Collection[str]) -> bool:
+        return self.table.name(canonical, "scale" if canonical.endswith("scale") else "bias") in names
 
     def check_expressible(self, config: ModelConfig) -> None:
         """See ``StateDict.check_expressible``."""
@@ -79,9 +112,23 @@ class StockEncoder(StateDict):
             raise inexpressible(self.table.dialect, [f"{given} (only 'n' with 'da', or '' with 'dan')"])
         if config.final_process not in ("", "n"):
             raise inexpressible(self.table.dialect, [f"final_process {config.final_process!r} (only '' or 'n')"])
+        biases = Biases(config.projection_bias, config.output_bias, config.feed_forward_bias, config.norm_bias)
+        if not self.allows(biases):
+            given = ", ".join(f"{name}_bias {value}" for name, value in biases._asdict().items())
+            raise inexpressible(self.table.dialect, [f"{given} ({self.allowed})"])
 
 
-def _encoder(library: str, table: Table) -> StockEncoder:
+def _torch_allows(biases: Biases) -> bool:
+    # The fast path for inference, which only a layer without a projection bias never takes, needs all biases. Without
+    # the others, the norms may be replaced by those with a bias.
+    return all(biases) or not any(biases[:3])
+
+
+def _paddle_allows(biases: Biases) -> bool:
+    return biases.projection == biases.output  # ``bias_attr`` may be a list, for attention and feed-forward
+
+
+def _encoder(library: str, table: Table, allows: Callable[[Biases], bool], allowed: str) -> StockEncoder:
     return StockEncoder(
         table,
         f"the state dict of {library}.nn.TransformerEncoder",
@@ -94,9 +141,18 @@ def _encoder(library: str, table: Table) -> StockEncoder:
         },
         f"expected the state dict of {library}.nn.TransformerEncoder and nothing else",
         ("heads", "norm_first", "activation", "norm_eps"),
-        FREE_FIELDS | {"pre_process", "post_process", "final_process", "activation", "norm_eps"},
+        FREE_FIELDS | _FREE,
+        allows=allows,
+        allowed=allowed,
     )
 
 
-TORCH = _encoder("torch", _table("torch-transformer", TORCH_LAYER, transposed=True))
-PADDLE = _encoder("paddle", _table("paddle-transformer", PADDLE_LAYER, transposed=False))
+TORCH = _encoder(
+    "torch",
+    _table("torch-transformer", TORCH_LAYER, transposed=True),
+    _torch_allows,
+    "only all True, or the first three False",
+)
+PADDLE = _encoder(
+    "paddle", _table("paddle-transformer", PADDLE_LAYER, transposed=False), _paddle_allows, "only the first two alike"
+)
