@@ -92,8 +92,8 @@ class Arm:
         return (self.framework, device) == ("torch", "cpu") and self.mode != "eager"
 
     def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:
-        if config.kind == "attention":
-            return "a model of kind attention has no loss"
+        if config.kind == "attention" or (config.kind == "encoder_decoder" and not config.heads_on_top):
+            return f"a model of kind {config.kind} without a head has no loss"
         if self.mode == "compiled":
             return "is compiled with its weights, so it does not train"
         if (self.framework, self.mode) == ("jax", "eager"):

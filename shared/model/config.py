@@ -67,9 +67,10 @@ class ModelConfig:
         embeddings; a linear layer projects them to D, as in ELECTRA.
 
     Targets
-        The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. A sentence begins with ``start_id``
-        and ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
-        norm before the cross-attention normalises the output of the encoder, not only the query.
+        The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. If both vocabularies are 0, it
+        reads vectors, (B, T, D), as the encoder does. A sentence begins with ``start_id`` and ends with ``end_id``.
+        ``shared_embeddings``: source and target read one table. ``normalize_memory``: the norm before the
+        cross-attention normalises the output of the encoder, not only the query.
 
     Processes
         Strings of commands: ``a`` adds the residual, ``n`` normalises, ``d`` drops out. They run from left to right
@@ -92,7 +93,8 @@ class ModelConfig:
         ``sequence_classifier`` read the pooler. ``classes`` is the number of classes of a classifier.
         ``pooler_activation`` is tanh in BERT and RoBERTa, relu in DistilBERT and gelu in ELECTRA. With
         ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
-        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
+        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary; without a vocabulary, it
+        has no head.
 
     Initialisation
         ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
@@ -336,11 +338,18 @@ def _check_heads(config: ModelConfig) -> None:
 
 
 def _check_decoder(config: ModelConfig) -> None:
-    sizes = (*_DECODER_SIZES, "source_vocabulary")
-    _check_at_least(config, 1, sizes, "at least 1: kind encoder_decoder reads and writes tokens")
+    _check_at_least(
+        config, 1, ("decoder_layers", "target_max_length"), "at least 1: kind encoder_decoder has a decoder"
+    )
     absent = {"segments": 0, "tasks": 0, "positions_skip_padding": False, "embedding_size": 0}
     _check_fields(config, absent, "kind encoder_decoder does not support it")
-    if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
+    if not config.source_vocabulary:
+        only_tokens = {"target_vocabulary": 0, "shared_embeddings": False, "start_id": None, "end_id": None}
+        reason = "with source_vocabulary 0, encoder and decoder read vectors"
+        _check_fields(config, {**only_tokens, "heads_on_top": ()}, reason)
+    elif not config.target_vocabulary:
+        raise _refuse("target_vocabulary", 0, "at least 1: with a source_vocabulary, the decoder reads tokens as well")
+    elif not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:
         raise _refuse("normalize_memory", True, "false: it uses the norm of pre_process, which has none")

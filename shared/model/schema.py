@@ -145,7 +145,8 @@ def _model(config: ModelConfig) -> Entries:
     # Zero at padding tokens by definition, so there the padding is judged as well.
     yield NamedValue(OUTPUT, ("batch", "position", "hidden"))
     if config.kind == "encoder_decoder":
-        yield from _embeddings("target_embeddings", "target", config)
+        if config.target_vocabulary:
+            yield from _embeddings("target_embeddings", "target", config)
         for layer in range(config.decoder_layers):
             yield from _attention_block(f"decoder.layers.{layer}", "self_attention", "target", "target", config)
             yield from _attention_block(f"decoder.layers.{layer}", "cross_attention", "target", "source", config)

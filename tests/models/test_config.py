@@ -18,6 +18,7 @@ from triglot.shared.model.recipes import recipe, recipes
 BERT = recipe("bert-base-tiny")
 TRANSLATION = recipe("translation-tiny")
 EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: the inputs are vectors
+VECTORS = replace(EMBEDDED, kind="encoder_decoder", decoder_layers=2, target_max_length=23)
 
 DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
@@ -79,9 +80,9 @@ def configs(draw):
     heads = tuple(head for head in known if head in drawn and (head not in on_pooler or "pooler" in drawn))
     segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
     pre_process, final_process, decoder = process("nd"), process("nd"), {}
-    if vocabulary and draw(st.booleans()):
-        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),), 0, 0
-        ids = st.none() | st.integers(0, vocabulary - 1)
+    if draw(st.booleans()):
+        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),) if vocabulary else (), 0, 0
+        ids = st.none() | st.integers(0, vocabulary - 1) if vocabulary else st.none()
         decoder = {
             "kind": "encoder_decoder",
             "decoder_layers": draw(st.integers(1, 10**6)),
@@ -478,19 +479,19 @@ def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
     [
         (
             {"decoder_layers": 0},
-            "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "decoder_layers is 0; expected at least 1: kind encoder_decoder has a decoder",
         ),
         (
             {"target_vocabulary": 0},
-            "target_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_vocabulary is 0; expected at least 1: with a source_vocabulary, the decoder reads tokens as well",
         ),
         (
             {"target_max_length": 0},
-            "target_max_length is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_max_length is 0; expected at least 1: kind encoder_decoder has a decoder",
         ),
         (
             {"source_vocabulary": 0, "positions": "none", "pad_id": None},
-            "source_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_vocabulary is 41; expected 0: with source_vocabulary 0, encoder and decoder read vectors",
         ),
         ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder does not support it"),
         ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder does not support it"),
@@ -536,6 +537,16 @@ def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
 def test_an_impossible_decoder_is_refused(changes, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         replace(TRANSLATION, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"heads_on_top": ("logits",)}, {"shared_embeddings": True}, {"start_id": 0}, {"end_id": 1}]
+)
+def test_a_pair_that_reads_vectors_has_no_fields_of_tokens(changes):
+    ((name, value),) = changes.items()
+    message = rf"{name} is {re.escape(repr(value))}; expected .*: with source_vocabulary 0, encoder and decoder read"
+    with pytest.raises(ConfigError, match=message):
+        replace(VECTORS, **changes)
 
 
 def test_source_and_target_can_share_a_table():

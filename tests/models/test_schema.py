@@ -293,6 +293,20 @@ def test_the_biases_of_projections_and_output_are_separate_choices():
     assert without_output == {f"{attention}.output.bias"}
 
 
+def test_a_pair_that_reads_vectors_has_no_embeddings_and_no_head():
+    without_ids = dict.fromkeys(("pad_id", "start_id", "end_id"), None)
+    without_tokens = {"source_vocabulary": 0, "target_vocabulary": 0, "positions": "none", "heads_on_top": ()}
+    vectors = replace(TRANSLATION, **without_tokens, **without_ids)
+    tokens = schema.parameters(TRANSLATION)
+    outside = {name for name in tokens if not name.startswith(("encoder.", "decoder."))}
+    assert outside == {
+        *("embeddings.token.weight", "target_embeddings.token.weight"),
+        *("heads.logits.weight", "heads.logits.bias"),
+    }
+    assert list(schema.parameters(vectors)) == [name for name in tokens if name not in outside]
+    assert [*schema.named_values(vectors)][-1] == schema.DECODED
+
+
 def test_the_biases_of_feed_forward_networks_and_norms_are_separate_choices():
     def missing(name):
         return set(schema.parameters(pair)) - set(schema.parameters(replace(pair, **{name: False})))

@@ -12,7 +12,7 @@ from . import (
     huggingface,
     neutral,
     own_modules,
-    stock_encoder,
+    stock_transformer,
 )
 
 _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
@@ -22,8 +22,8 @@ _LISTED = (
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
     own_modules.NNX.dialect,
-    stock_encoder.TORCH.dialect,
-    stock_encoder.PADDLE.dialect,
+    stock_transformer.TORCH.dialect,
+    stock_transformer.PADDLE.dialect,
     *(module.DIALECT for module in _ARTICLES),
 )
 DIALECTS = {dialect.name: dialect for dialect in _LISTED}
