@@ -68,17 +68,18 @@ class Model:
     def forward(self, source_ids: Any, target_ids: Any, source_valid: Any = None, target_valid: Any = None) -> Array:
         """Return the scores of an encoder-decoder for the token after each target token, (B, T, target vocabulary).
 
-        They are logits or log-probabilities, depending on the configuration, and zero at padding tokens.
-        ``source_ids`` (B, S), ``target_ids`` (B, T): integers. ``source_valid``, ``target_valid``: bool, True for real
-        tokens; None: all are real but the pad id.
+        They are logits or log-probabilities, depending on the configuration, and zero at padding tokens. A model
+        without vocabularies returns the output of the decoder's last layer, (B, T, D), zero at padding tokens.
+        ``source_ids`` (B, S), ``target_ids`` (B, T): integers, or vectors (B, S, D) and (B, T, D) for a model without
+        vocabularies. ``source_valid``, ``target_valid``: bool, True for real tokens; None: all are real but the pad id.
 
         Raises:
             InputError: an input does not fit the model, or the model has no decoder.
         """
-        (scores,) = self._heads(
-            inputs.pair_batch(self.config, source_ids, target_ids, source_valid, target_valid)
-        ).values()
-        return scores
+        batch = inputs.pair_batch(self.config, source_ids, target_ids, source_valid, target_valid)
+        with self.backend.computing("forward"):
+            output, heads = self.backend.run(self._tensors(batch.arrays()))
+            return self.to_numpy(next(iter(heads.values()), output))
 
     def generate(self, source_ids: Any, max_length: int | None = None, cached: bool = True) -> Array:
         """Generate target ids greedily, int32 (B, T): the start id, each likeliest token, pad ids after the end id.
@@ -87,7 +88,8 @@ class Model:
         ``cached``: use a key-value cache; False: recompute the whole target for each token, as article 000 does.
 
         Raises:
-            InputError: an input does not fit the model, or the model has no decoder, or no start, end or pad id.
+            InputError: an input does not fit the model, or the model has no decoder, no vocabulary, or no start, end or
+                pad id.
         """
         batch, length = inputs.generation_batch(self.config, source_ids, max_length)
         with self.backend.computing("generation"):

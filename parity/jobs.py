@@ -177,11 +177,9 @@ def call_methods_in_turns(model: Model, batch: Batch) -> dict[str, Array]:
     """
     arrays = batch.arrays()
     rolled = {"segment_ids": batch.config.segments, "task_ids": batch.config.tasks}
-    if isinstance(batch, PairBatch):
-        rolled["target"] = batch.config.target_vocabulary
-    before = {name: (arrays[name] + 1) % count for name, count in rolled.items() if name in arrays}
-    if "value" in arrays:
-        before["value"] = -arrays["value"]
+    rolled["target"] = batch.config.target_vocabulary
+    before = {name: (arrays[name] + 1) % count for name, count in rolled.items() if name in arrays and count}
+    before |= {name: -arrays[name] for name in ("value", "target") if name in arrays and name not in before}
     call_methods(model, replace(batch, **before))
     results = call_methods(model, batch)
     call_methods(model, replace(batch, **{name: np.ascontiguousarray(array[::-1]) for name, array in arrays.items()}))

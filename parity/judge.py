@@ -9,7 +9,7 @@ import numpy as np
 from triglot.shared.arrays import Array, Bools, as_received
 from triglot.shared.choices import CHECKS
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import ATTENDED, AVERAGED, OUTPUT, named_values
+from triglot.shared.model.schema import ATTENDED, AVERAGED, DECODED, OUTPUT, named_values
 from triglot.shared.worker import WorkerError
 
 from .checks import KINDS, LOCAL_CHECKS, Check, expected_masks, judged_tokens
@@ -174,7 +174,7 @@ def methods_of(config: ModelConfig) -> dict[str, str]:
     """Return the public method that returns each named value, as ``api.<method>``."""
     methods = {f"heads.{head}": f"{API}.heads.{head}" for head in config.heads_on_top}
     if config.kind == "encoder_decoder":
-        methods = dict.fromkeys(methods, FORWARD)
+        methods = dict.fromkeys(methods, FORWARD) or {DECODED: FORWARD}
     return methods | (
         {ATTENDED: ATTEND, AVERAGED: AVERAGED_WEIGHTS} if config.kind == "attention" else {OUTPUT: ENCODE}
     )

@@ -53,13 +53,11 @@ def batch(kind: Kind, config: ModelConfig, lengths: Sequence[int], generator: np
     """
     drawn = random_batch(config, lengths, generator)
     if not config.source_vocabulary:
-        vectors = ("key", "query", "value") if config.kind == "attention" else ("source",)
+        arrays = drawn.arrays()
+        vectors = [name for name in ("key", "query", "value", "source", "target") if name in arrays]
         drawn = replace(
             drawn,
-            **{
-                name: as_received(_vectors(kind, getattr(drawn, name).shape, generator, dtype), dtype)
-                for name in vectors
-            },
+            **{name: as_received(_vectors(kind, arrays[name].shape, generator, dtype), dtype) for name in vectors},
         )
     if kind == "masking":
         valid = drawn.valid.copy()

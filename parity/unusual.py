@@ -110,7 +110,10 @@ def _with_targets(batch: Batch, length: int, generator: np.random.Generator) -> 
     config, rows = batch.config, batch.rows
     length = min(length, config.target_max_length)
     if isinstance(batch, PairBatch):
-        target = generator.integers(0, config.target_vocabulary, (rows, length))
+        if config.target_vocabulary:
+            target = generator.integers(0, config.target_vocabulary, (rows, length))
+        else:
+            target = generator.standard_normal((rows, length, config.hidden_size))
         return replace(batch, target=target.astype(batch.target.dtype), target_valid=np.ones((rows, length), np.bool_))
     if isinstance(batch, AttentionBatch):
         query = generator.standard_normal((rows, length, config.hidden_size)).astype(batch.query.dtype)
@@ -133,7 +136,7 @@ def _edges(batch: Batch, _: Sequence[int], generator: np.random.Generator) -> Ba
     """Return the batch with ids at the ends of their ranges; without a vocabulary, with vectors of zero variance."""
     config, arrays = batch.config, batch.arrays()
     if not config.source_vocabulary:
-        names = [name for name in ("query", "key", "value", "source") if name in arrays]
+        names = [name for name in ("query", "key", "value", "source", "target") if name in arrays]
         return replace(batch, **{name: _flat(arrays[name]) for name in names})
     special = [identifier for identifier in (config.pad_id, config.start_id, config.end_id) if identifier is not None]
     ranges: dict[str, tuple[int, list[int]]] = {

@@ -14,7 +14,7 @@ from triglot.parity.output_names import name_first_step, name_gradients
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import EncoderBatch
-from triglot.shared.porting.dialects.stock_encoder import TORCH_LAYER
+from triglot.shared.porting.dialects.stock_transformer import TORCH_LAYER
 from triglot.shared.training.plan import BETAS, EPSILON
 
 from .tables import encoder_table

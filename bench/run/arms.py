@@ -92,8 +92,8 @@ class Arm:
         return (self.framework, device) == ("torch", "cpu") and self.mode != "eager"
 
     def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:
-        if config.kind == "attention":
-            return "a model of kind attention has no loss"
+        if config.kind == "attention" or (config.kind == "encoder_decoder" and not config.heads_on_top):
+            return f"a model of kind {config.kind} without a head has no loss"
         if self.mode == "compiled":
             return "is compiled with its weights, so it does not train"
         if (self.framework, self.mode) == ("jax", "eager"):
@@ -102,12 +102,13 @@ class Arm:
 
 
 def _is_bert(config: ModelConfig) -> bool:
-    """Return whether the stock encoders compute this model: post-norm, exact GELU, learned positions."""
+    """Return whether the stock encoders compute this model: post-norm, exact GELU, learned positions, all biases."""
     steps = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
     return (
         steps == ("encoder", "", "dan", "", "layer_norm")
         and config.activation == "gelu"
         and config.positions == "learned"
+        and all((config.projection_bias, config.output_bias, config.feed_forward_bias, config.norm_bias))
         and not config.tasks
         and config.hidden_size == config.heads * config.key_size == config.heads * config.value_size
         and set(config.heads_on_top) <= {"pooler"}

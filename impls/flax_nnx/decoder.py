@@ -106,7 +106,9 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([DecoderLayer(config, rngs=rngs) for _ in range(config.decoder_layers)])
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config, rngs=rngs)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias, rngs=rngs
+        )
 
     def __call__(
         self,

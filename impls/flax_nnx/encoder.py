@@ -45,7 +45,9 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([EncoderLayer(config, rngs=rngs) for _ in range(config.layers)])
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config, rngs=rngs)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias, rngs=rngs
+        )
 
     def __call__(self, x: Array, allowed: Array, probe: Probe | None = None) -> Array:
         """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""

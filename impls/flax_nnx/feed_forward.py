@@ -24,8 +24,12 @@ class FeedForward(nnx.Module):
     """Two linear layers, D to F to D, with an activation between them ("Attention is all you need", section 3.3)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.inner = nnx.Linear(config.hidden_size, config.feed_forward_size, rngs=rngs)
-        self.output = nnx.Linear(config.feed_forward_size, config.hidden_size, rngs=rngs)
+        self.inner = nnx.Linear(
+            config.hidden_size, config.feed_forward_size, use_bias=config.feed_forward_bias, rngs=rngs
+        )
+        self.output = nnx.Linear(
+            config.feed_forward_size, config.hidden_size, use_bias=config.feed_forward_bias, rngs=rngs
+        )
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nnx.Dropout(config.feed_forward_dropout, rngs=rngs)
         self.output_dropout = nnx.Dropout(config.feed_forward_output_dropout, rngs=rngs)

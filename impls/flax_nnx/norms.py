@@ -14,14 +14,17 @@ class LayerNorm(nnx.Module):
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
-    ``size`` is the size of the vectors, D by default.
+    ``size`` is the size of the vectors, D by default. ``bias``: whether there is a shift, ``norm_bias`` by default.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, size: int | None = None, bias: bool | None = None, *, rngs: nnx.Rngs
+    ) -> None:
         size = size or config.hidden_size
+        bias = config.norm_bias if bias is None else bias
         self.eps = config.norm_eps
         self.scale = nnx.Param(jnp.ones(size))
-        self.bias = nnx.Param(jnp.zeros(size))
+        self.bias = nnx.Param(jnp.zeros(size)) if bias else None
 
     def __call__(self, x: Array) -> Array:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -30,17 +33,20 @@ class LayerNorm(nnx.Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centred = wide - wide.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
-        return (centred / jnp.sqrt(variance + self.eps) * self.scale + self.bias).astype(x.dtype)
+        scaled = centred / jnp.sqrt(variance + self.eps) * self.scale
+        return (scaled if self.bias is None else scaled + self.bias).astype(x.dtype)
 
 
 class ScalarLayerNorm(nnx.Module):
     """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
-    ``size`` is not used.
+    ``size`` and ``bias`` are not used.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, size: int | None = None, bias: bool | None = None, *, rngs: nnx.Rngs
+    ) -> None:
         self.eps = config.norm_eps
         self.scale = nnx.Param(jnp.ones(1))
         self.bias = nnx.Param(jnp.zeros(1))

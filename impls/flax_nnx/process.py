@@ -16,15 +16,22 @@ class PrePostProcess(nnx.Module):
     """Run commands in the order of a string: "a" adds the residual, "n" normalises, "d" applies dropout.
 
     Pre-norm is "n" before a sublayer and "da" after it. Post-norm is "" before and "dan" after. Source:
-    PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
+    PrePostProcessLayer of ERNIE in PaddlePaddle 1.7. ``size`` and ``norm_bias`` are those of the norm.
     """
 
     def __init__(
-        self, commands: str, dropout: float, config: ModelConfig, size: int | None = None, *, rngs: nnx.Rngs
+        self,
+        commands: str,
+        dropout: float,
+        config: ModelConfig,
+        size: int | None = None,
+        norm_bias: bool | None = None,
+        *,
+        rngs: nnx.Rngs,
     ) -> None:
         self.commands = commands
         if "n" in commands:
-            self.norm = NORMS[config.norm](config, size, rngs=rngs)
+            self.norm = NORMS[config.norm](config, size, norm_bias, rngs=rngs)
         if "d" in commands:
             self.dropout = nnx.Dropout(dropout, rngs=rngs)
 

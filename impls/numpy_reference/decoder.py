@@ -105,7 +105,9 @@ class Decoder:
 
     def __init__(self, config: ModelConfig) -> None:
         self.layers = [DecoderLayer(config) for _ in range(config.decoder_layers)]
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias
+        )
 
     def __call__(
         self,

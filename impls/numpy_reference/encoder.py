@@ -44,7 +44,9 @@ class Encoder:
 
     def __init__(self, config: ModelConfig) -> None:
         self.layers = [EncoderLayer(config) for _ in range(config.layers)]
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias
+        )
 
     def __call__(self, x: ndarray, allowed: ndarray, probe: Probe | None = None) -> ndarray:
         """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""

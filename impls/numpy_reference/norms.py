@@ -14,28 +14,30 @@ class LayerNorm:
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
-    ``size`` is the size of the vectors, D by default.
+    ``size`` is the size of the vectors, D by default. ``bias``: whether there is a shift, ``norm_bias`` by default.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, bias: bool | None = None) -> None:
         size = size or config.hidden_size
+        bias = config.norm_bias if bias is None else bias
         self.eps = config.norm_eps
         self.scale = np.ones(size)
-        self.bias = np.zeros(size)
+        self.bias = np.zeros(size) if bias else None
 
     def __call__(self, x: ndarray) -> ndarray:
         """Return the normalised vectors, (..., D). x: (..., D)."""
-        return (x - nn.mean(x)) / np.sqrt(nn.variance(x) + self.eps) * self.scale + self.bias
+        x = (x - nn.mean(x)) / np.sqrt(nn.variance(x) + self.eps) * self.scale
+        return x if self.bias is None else x + self.bias
 
 
 class ScalarLayerNorm:
     """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
-    ``size`` is not used.
+    ``size`` and ``bias`` are not used.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, bias: bool | None = None) -> None:
         self.eps = config.norm_eps
         self.scale = np.ones(1)
         self.bias = np.zeros(1)

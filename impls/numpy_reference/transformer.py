@@ -29,7 +29,7 @@ class Transformer:
         else:
             self.encoder = Encoder(config)
         if config.kind == "encoder_decoder":
-            if not config.shared_embeddings:
+            if config.target_vocabulary and not config.shared_embeddings:
                 vocabulary, max_length = config.target_vocabulary, config.target_max_length
                 self.target_embeddings = Embeddings(vocabulary, max_length, config)
             self.decoder = Decoder(config)
@@ -48,8 +48,8 @@ class Transformer:
         """Return the last layer's output, zero at padding tokens, and the outputs of the heads by name.
 
         source: token ids (B, S), or vectors (B, S, D) if the model has no vocabulary. valid: bool (B, S), True for real
-        tokens. segment_ids, task_ids: (B, S). A decoder also needs target: token ids (B, T), and target_valid: bool
-        (B, T). The output is (B, S, D) for an encoder and (B, T, D) for a decoder.
+        tokens. segment_ids, task_ids: (B, S). A decoder also needs target: token ids (B, T), or vectors (B, T, D), and
+        target_valid: bool (B, T). The output is (B, S, D) for an encoder and (B, T, D) for a decoder.
         """
         x = self.encode(source, valid, segment_ids, task_ids, probe)
         if self.config.kind == "encoder_decoder":
@@ -79,7 +79,9 @@ class Transformer:
         self, target: ndarray, target_valid: ndarray, memory: ndarray, valid: ndarray, probe: Probe | None = None
     ) -> ndarray:
         """Return the output of the decoder, (B, T, D), zero at padding tokens. memory: (B, S, D), from ``encode``."""
-        x = self.embed_target(target, probe=probe)
+        x = target
+        if self.config.target_vocabulary:
+            x = self.embed_target(target, probe=probe)
         allowed = masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
         return observe(probe, "decoded", np.where(target_valid[:, :, None], x, 0.0))

@@ -24,8 +24,12 @@ class FeedForward(nn.Layer):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.hidden_size, config.feed_forward_size)
-        self.output = nn.Linear(config.feed_forward_size, config.hidden_size)
+        self.inner = nn.Linear(
+            config.hidden_size, config.feed_forward_size, bias_attr=None if config.feed_forward_bias else False
+        )
+        self.output = nn.Linear(
+            config.feed_forward_size, config.hidden_size, bias_attr=None if config.feed_forward_bias else False
+        )
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.feed_forward_dropout, mode="upscale_in_train")
         self.output_dropout = nn.Dropout(config.feed_forward_output_dropout, mode="upscale_in_train")

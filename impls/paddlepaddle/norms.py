@@ -14,15 +14,16 @@ class LayerNorm(nn.Layer):
     """Normalise each vector to mean 0 and variance 1, then scale and shift each dimension (Ba et al. 2016).
 
     The variance is the biased one (divided by D). Epsilon is added to the variance, under the root.
-    ``size`` is the size of the vectors, D by default.
+    ``size`` is the size of the vectors, D by default. ``bias``: whether there is a shift, ``norm_bias`` by default.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, bias: bool | None = None) -> None:
         super().__init__()
         size = size or config.hidden_size
+        bias = config.norm_bias if bias is None else bias
         self.eps = config.norm_eps
         self.scale = self.create_parameter([size], default_initializer=nn.initializer.Constant(1.0))
-        self.bias = self.create_parameter([size], default_initializer=nn.initializer.Constant(0.0))
+        self.bias = self.create_parameter([size], is_bias=True) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised vectors, (..., D). x: (..., D)."""
@@ -31,8 +32,8 @@ class LayerNorm(nn.Layer):
             wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
             centred = wide - wide.mean(axis=-1, keepdim=True)
             variance = (centred * centred).mean(axis=-1, keepdim=True)
-            normalised = centred / paddle.sqrt(variance + paddle.full([], self.eps, wide.dtype))
-            return (normalised * self.scale + self.bias).astype(x.dtype)
+            scaled = centred / paddle.sqrt(variance + paddle.full([], self.eps, wide.dtype)) * self.scale
+            return (scaled if self.bias is None else scaled + self.bias).astype(x.dtype)
         return functional.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)
 
 
@@ -40,10 +41,10 @@ class ScalarLayerNorm(nn.Layer):
     """Normalise each vector to mean 0 and deviation 1, with one scale and one bias for all dimensions (article 003).
 
     The deviation is the root of the unbiased variance (divided by D - 1). Epsilon is added to the deviation.
-    ``size`` is not used.
+    ``size`` and ``bias`` are not used.
     """
 
-    def __init__(self, config: ModelConfig, size: int | None = None) -> None:
+    def __init__(self, config: ModelConfig, size: int | None = None, bias: bool | None = None) -> None:
         super().__init__()
         self.eps = config.norm_eps
         self.scale = self.create_parameter([1], default_initializer=nn.initializer.Constant(1.0))

@@ -107,7 +107,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.decoder_layers)])
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias
+        )
 
     def forward(
         self,

@@ -46,7 +46,9 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList([EncoderLayer(config) for _ in range(config.layers)])
-        self.final = PrePostProcess(config.final_process, config.residual_dropout, config)
+        self.final = PrePostProcess(
+            config.final_process, config.residual_dropout, config, norm_bias=config.final_norm_bias
+        )
 
     def forward(self, x: Tensor, allowed: Tensor, probe: Probe | None = None) -> Tensor:
         """Return the output of the stack, (B, S, D). x: (B, S, D). allowed: bool, broadcastable to (B, H, S, S)."""

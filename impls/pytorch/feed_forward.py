@@ -24,8 +24,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.hidden_size, config.feed_forward_size)
-        self.output = nn.Linear(config.feed_forward_size, config.hidden_size)
+        self.inner = nn.Linear(config.hidden_size, config.feed_forward_size, bias=config.feed_forward_bias)
+        self.output = nn.Linear(config.feed_forward_size, config.hidden_size, bias=config.feed_forward_bias)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.feed_forward_dropout)
         self.output_dropout = nn.Dropout(config.feed_forward_output_dropout)

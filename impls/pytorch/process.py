@@ -15,14 +15,21 @@ class PrePostProcess(nn.Module):
     """Run commands in the order of a string: "a" adds the residual, "n" normalises, "d" applies dropout.
 
     Pre-norm is "n" before a sublayer and "da" after it. Post-norm is "" before and "dan" after. Source:
-    PrePostProcessLayer of ERNIE in PaddlePaddle 1.7.
+    PrePostProcessLayer of ERNIE in PaddlePaddle 1.7. ``size`` and ``norm_bias`` are those of the norm.
     """
 
-    def __init__(self, commands: str, dropout: float, config: ModelConfig, size: int | None = None) -> None:
+    def __init__(
+        self,
+        commands: str,
+        dropout: float,
+        config: ModelConfig,
+        size: int | None = None,
+        norm_bias: bool | None = None,
+    ) -> None:
         super().__init__()
         self.commands = commands
         if "n" in commands:
-            self.norm = NORMS[config.norm](config, size)
+            self.norm = NORMS[config.norm](config, size, norm_bias)
         if "d" in commands:
             self.dropout = nn.Dropout(dropout)
 

@@ -19,6 +19,20 @@ CLASSIFIER = replace(
     pooler_activation="relu",
     classes=5,
 )
+VECTORS = replace(
+    recipe(TRANSLATION),
+    **{"source_vocabulary": 0, "target_vocabulary": 0, "positions": "none", "heads_on_top": ()},
+    **{"pad_id": None, "start_id": None, "end_id": None, "normalize_memory": False},
+    **{"pre_process": "", "post_process": "an"},
+)
+WITHOUT_BIASES = replace(
+    recipe(PRE_NORM),
+    projection_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    norm_bias=False,
+    final_norm_bias=False,
+)
 DISCRIMINATOR = replace(recipe(POST_NORM), embedding_size=16, heads_on_top=("replaced_token",))
 
 FORWARD_CHECKS = ("masks", "steps", "forward")

@@ -13,7 +13,7 @@ from triglot.parity.truth import Reference
 from triglot.shared.arrays import Array
 from triglot.shared.inputs import Batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import ATTENDED, OUTPUT
+from triglot.shared.model.schema import ATTENDED, DECODED, OUTPUT
 
 from .mutants import Model
 
@@ -61,4 +61,4 @@ def final_outputs(config: ModelConfig) -> list[str]:
     if config.kind == "attention":
         return [ATTENDED]
     heads = [f"heads.{head}" for head in config.heads_on_top]
-    return heads if config.kind == "encoder_decoder" else [OUTPUT, *heads]
+    return heads or [DECODED] if config.kind == "encoder_decoder" else [OUTPUT, *heads]

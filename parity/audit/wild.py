@@ -21,6 +21,8 @@ from triglot.shared.model.schema import parameters
 FLOAT32_LOWEST = -3.4028234663852886e38
 BANNED = -1e9  # a bias that bans a token
 LARGEST, LARGEST_FLOAT16 = 1e9, 6e4  # weights are clipped to these magnitudes
+# Variants that were added later are drawn from a stream of their own, so that a seed still gives the same sizes.
+OFFSET_OF_VARIANTS = 4 * 10**6
 RECIPES = ("bert-base", "ernie-base", "dygraph", "minilm", "translation", "annotated", "prenorm", "multihead")
 
 
@@ -48,7 +50,38 @@ class Draw:
 
 def wild_config(seed: int) -> ModelConfig:
     """Return a configuration with random sizes and variants."""
-    draw = Draw(seed)
+    config = _wild_config(Draw(seed))
+    draw = Draw(seed + OFFSET_OF_VARIANTS)
+    if config.kind == "attention" or draw.one_of(True, False):
+        return config
+    return _without_biases(_with_decoder(config, draw), draw)
+
+
+def _with_decoder(config: ModelConfig, draw: Draw) -> ModelConfig:
+    """Return the configuration, with a decoder of vectors if it is an encoder of vectors."""
+    if config.source_vocabulary or config.heads_on_top:
+        return config
+    return replace(
+        config,
+        kind="encoder_decoder",
+        decoder_layers=draw.between(1, 6),
+        target_max_length=draw.between(2, 48),
+        normalize_memory="n" in config.pre_process and draw.one_of(True, False),
+    )
+
+
+def _without_biases(config: ModelConfig, draw: Draw) -> ModelConfig:
+    """Return the configuration without some biases. A scalar norm always has one."""
+    keeps = config.norm == "scalar_layer_norm"
+    return replace(
+        config,
+        feed_forward_bias=draw.one_of(True, False),
+        norm_bias=keeps or draw.one_of(True, False),
+        final_norm_bias=keeps or "n" not in config.final_process or draw.one_of(True, False),
+    )
+
+
+def _wild_config(draw: Draw) -> ModelConfig:
     base = recipe(draw.one_of(*RECIPES))
     masking: dict[str, Any] = draw.one_of(
         {"masking": "exclude", "masking_value": None},

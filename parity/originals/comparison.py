@@ -20,7 +20,7 @@ from triglot.shared.arrays import HALVES, Bools
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.inputs import Batch, PairBatch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import named_values
+from triglot.shared.model.schema import OUTPUT, named_values
 from triglot.shared.worker import Worker, WorkerError
 
 from . import Original
@@ -163,7 +163,7 @@ def _judged(name: str, batch: Batch, config: ModelConfig) -> Bools | None:
     """
     axes = named_values(config)[name].axes
     if "position" in axes:
-        valid = batch.target_valid if isinstance(batch, PairBatch) and name.startswith("heads.") else batch.valid
+        valid = batch.target_valid if isinstance(batch, PairBatch) and name != OUTPUT else batch.valid
         return valid.reshape(*valid.shape, *[1] * (len(axes) - 2))
     if name.startswith("heads."):
         return batch.valid[:, :1]

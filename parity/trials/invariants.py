@@ -31,7 +31,7 @@ from triglot.parity.truth import Reference, Truth, distances
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import named_values
+from triglot.shared.model.schema import DECODED, named_values
 
 from .findings import Findings
 from .trial import Answers, Subjects, judge_each
@@ -64,7 +64,7 @@ class Variant:
         selected = judged_tokens(name, self.batch, config)
         if selected is not None:
             places = places & selected
-        if self.targets is not None and name.startswith("heads."):
+        if self.targets is not None and name.startswith((DECODED, "heads.")):
             assert isinstance(self.batch, PairBatch)
             before = np.arange(self.batch.target.shape[1], dtype=np.intp) < self.targets
             places = places & _along(before, 1, dimensions)
@@ -218,7 +218,12 @@ def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterat
     if isinstance(base, PairBatch):
         middle = base.target.shape[1] // 2
         target = base.target.copy()
-        target[:, middle:] = _other_ids(target[:, middle:], config.target_vocabulary, generator)
+        later = target[:, middle:]
+        target[:, middle:] = (
+            _other_ids(later, config.target_vocabulary, generator)
+            if config.target_vocabulary
+            else generator.standard_normal(later.shape)
+        )
         yield Variant("later_targets", replace(base, target=target), rows, targets=middle)
     others = [None, *rows[1:]]
     if len(ordinary_ids(config)) == 2:
@@ -238,7 +243,7 @@ def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterat
 # The arrays of a batch by what their second axis is.
 _ALONG_SOURCE = ("source", "valid", "segment_ids", "task_ids", "key", "value")
 _ALONG_TARGET = ("target", "target_valid")
-_VECTORS = ("source", "query", "key", "value")
+_VECTORS = ("source", "target", "query", "key", "value")
 
 
 def _reordered(batch: Batch, rows: Sequence[int]) -> Batch:
@@ -274,7 +279,7 @@ def _with_other_padding(batch: Batch, generator: np.random.Generator) -> Batch:
     changes: dict[str, Array] = {}
     for name, array in batch.arrays().items():
         real = batch.real_tokens()["target" if name in _ALONG_TARGET else "source"]
-        if array.dtype.kind == "f" and name in ("source", "key", "value"):
+        if array.dtype.kind == "f" and name in ("source", "target", "key", "value"):
             drawn = 10 * generator.standard_normal(array.shape)
             changes[name] = np.where(real[:, :, None], array, drawn).astype(array.dtype)
         elif vocabularies.get(name):

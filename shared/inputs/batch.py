@@ -53,14 +53,15 @@ class EncoderBatch(Batch):
 class PairBatch(Batch):
     """Inputs of an encoder-decoder.
 
-    ``source``: token ids, int32 (B, S). ``target``: token ids that the decoder reads, int32 (B, T).
+    ``source``: token ids, int32 (B, S). ``target``: token ids that the decoder reads, int32 (B, T). For a model without
+    vocabularies, both are vectors, (B, S, D) and (B, T, D), float32 or float64.
     ``target_valid``: bool (B, T), True for real tokens.
     ``labels``: int32 (B, T), the token that should follow each target token, -1 where none counts; None if there is
     nothing to learn.
     """
 
     source: Array
-    target: Int32s
+    target: Array
     target_valid: Bools
     labels: Int32s | None = None
 

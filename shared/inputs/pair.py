@@ -9,7 +9,16 @@ from triglot.shared.errors import InputError
 from triglot.shared.model.config import ModelConfig
 
 from .batch import PairBatch
-from .validation import as_array, describe, ids_in_range, source_tokens, source_valid_mask, valid_mask
+from .validation import (
+    as_array,
+    describe,
+    finite_vectors,
+    ids_in_range,
+    is_vectors,
+    source_tokens,
+    source_valid_mask,
+    valid_mask,
+)
 
 _LARGEST_HIDING_VALUE = -1000.0  # exp(-1000) is zero in every format, next to the scores of any trained model
 
@@ -24,22 +33,33 @@ def pair_batch(
     """
     _check_decoder(config)
     source = source_tokens(config, "source_ids", source_ids)
-    valid = source_valid_mask("source_valid", _or_unpadded(config, source, source_valid), source.shape)
-    ids = as_array("target_ids", target_ids)
-    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or len(ids) != len(source) or not ids.size:
-        raise InputError(f"target_ids is {describe(ids)}; expected integers ({len(source)}, T)")
-    if ids.shape[1] > config.target_max_length:
-        raise InputError(
-            f"the target length {ids.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
-        )
-    target = ids_in_range("target_ids", ids, config.target_vocabulary)
+    valid = source_valid_mask("source_valid", _or_unpadded(config, source, source_valid), source.shape[:2])
+    target = _target_tokens(config, target_ids, len(source))
     return PairBatch(
         config=config,
         source=source,
         valid=valid,
         target=target,
-        target_valid=valid_mask("target_valid", _or_unpadded(config, target, target_valid), target.shape),
+        target_valid=valid_mask("target_valid", _or_unpadded(config, target, target_valid), target.shape[:2]),
     )
+
+
+def _target_tokens(config: ModelConfig, value: Any, rows: int) -> Array:
+    """Check the target: token ids (B, T), or vectors (B, T, D) for a model without vocabularies."""
+    target = as_array("target_ids", value)
+    if config.target_vocabulary:
+        fits, expected = target.ndim == 2 and np.issubdtype(target.dtype, np.integer), f"integers ({rows}, T)"
+    else:
+        fits, expected = is_vectors(target, config.hidden_size), f"float32 or float64 ({rows}, T, {config.hidden_size})"
+    if not fits or len(target) != rows or not target.size:
+        raise InputError(f"target_ids is {describe(target)}; expected {expected}")
+    if target.shape[1] > config.target_max_length:
+        raise InputError(
+            f"the target length {target.shape[1]} is over the maximum {config.target_max_length} of the model; cut it"
+        )
+    if config.target_vocabulary:
+        return ids_in_range("target_ids", target, config.target_vocabulary)
+    return finite_vectors("target_ids", target)
 
 
 def sources_to_generate_from(batch: PairBatch) -> Array:
@@ -67,9 +87,12 @@ def check_generates(config: ModelConfig) -> None:
     """Check that the model can generate.
 
     Raises:
-        InputError: it has no decoder, its special ids are unknown or equal, or its mask does not hide what is to come.
+        InputError: it has no decoder or no vocabulary, its special ids are unknown or equal, or its mask does not hide
+            what is to come.
     """
     _check_decoder(config)
+    if not config.target_vocabulary:
+        raise InputError("this model reads vectors and has no vocabulary, so it cannot generate; use forward")
     missing = [name for name in ("start_id", "end_id", "pad_id") if getattr(config, name) is None]
     if missing:
         raise InputError(f"to generate, {', '.join(missing)} has to be known; set it in the configuration")
@@ -92,4 +115,4 @@ def _or_unpadded(config: ModelConfig, ids: Array, valid: Any) -> Any:
     """Return ``valid``; if it is None, a mask that is True for every id but the pad id."""
     if valid is not None:
         return valid
-    return np.ones(ids.shape, np.bool_) if config.pad_id is None else ids != config.pad_id
+    return np.ones(ids.shape[:2], np.bool_) if config.pad_id is None else ids != config.pad_id

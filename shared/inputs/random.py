@@ -47,7 +47,9 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
     if config.kind == "attention":
         return _random_attention(config, valid, generator)
     if not config.source_vocabulary:
-        vectors = generator.standard_normal((*shape, config.hidden_size)).astype(np.float32)
+        vectors = _random_vectors(config, shape, generator)
+        if config.kind == "encoder_decoder":
+            return _with_random_targets(config, vectors, valid, generator)
         return encoder_batch(config, vectors, valid)
     ids = generator.integers(0, config.source_vocabulary, shape)
     if config.pad_id is not None:
@@ -59,15 +61,21 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], generator: np.rand
     return encoder_batch(config, ids, valid, segments, tasks)
 
 
-def _with_random_targets(config: ModelConfig, ids: Array, valid: Bools, generator: np.random.Generator) -> PairBatch:
+def _random_vectors(config: ModelConfig, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    return generator.standard_normal((*shape, config.hidden_size)).astype(np.float32)
+
+
+def _with_random_targets(config: ModelConfig, source: Array, valid: Bools, generator: np.random.Generator) -> PairBatch:
     """Draw targets whose lengths differ from their sources': the next row's length, plus one if the model allows it."""
     lengths = [min(int(row.sum()) + 1, config.target_max_length) for row in np.roll(valid, 1, axis=0)]
     shape = (len(lengths), max(lengths))
-    target = generator.integers(0, config.target_vocabulary, shape)
     target_valid = np.arange(shape[1]) < np.asarray(lengths)[:, None]
+    if not config.target_vocabulary:
+        return pair_batch(config, source, _random_vectors(config, shape, generator), valid, target_valid)
+    target = generator.integers(0, config.target_vocabulary, shape)
     if config.pad_id is not None:
         target[~target_valid] = config.pad_id
-    return pair_batch(config, ids, target, valid, target_valid)
+    return pair_batch(config, source, target, valid, target_valid)
 
 
 def _random_attention(config: ModelConfig, valid: Bools, generator: np.random.Generator) -> AttentionBatch:

@@ -21,8 +21,10 @@ def teacher_forcing(config: ModelConfig, source_ids: Any, target_ids: Any, sourc
     is never a label.
 
     Raises:
-        InputError: see ``pair_batch``; or a target is shorter than two tokens, or no label is left.
+        InputError: see ``pair_batch``; or the model has no vocabulary, a target is shorter than two tokens, or no label
+            is left.
     """
+    _check_predicts(config)
     ids = as_array("target_ids", target_ids)
     if ids.ndim != 2 or ids.shape[1] < 2:
         raise InputError(f"target_ids is {describe(ids)}; expected integers (B, T), of at least two tokens each")
@@ -37,8 +39,10 @@ def labelled(config: ModelConfig, batch: Batch, labels: Any) -> PairBatch:
     """Add labels: integers (B, T), the token that should follow each target token, -1 where none counts.
 
     Raises:
-        InputError: the batch does not fit the model, the labels do not fit the targets, or none counts.
+        InputError: the batch does not fit the model, the model has no vocabulary, the labels do not fit the targets, or
+            none counts.
     """
+    _check_predicts(config)
     pair = check_batch(config, batch)
     if not isinstance(pair, PairBatch):
         raise InputError(f"this model is an {config.kind}; expected an encoder_decoder, which alone learns labels")
@@ -97,12 +101,24 @@ def to_train(config: ModelConfig, batch: Batch) -> Batch:
     return check_batch(config, batch)  # refuses it
 
 
+def _check_predicts(config: ModelConfig) -> None:
+    if config.kind == "encoder_decoder" and not config.target_vocabulary:
+        raise InputError(
+            "this model reads vectors and has no vocabulary, so there are no tokens to predict; use forward"
+        )
+
+
 def check_trainable(config: ModelConfig) -> None:
     """Refuse a model without a loss.
 
     Raises:
-        TrainingError: the model is attention alone.
+        TrainingError: the model is attention alone, or an encoder-decoder without a head.
     """
+    if config.kind == "encoder_decoder" and not config.heads_on_top:
+        raise TrainingError(
+            "this model is an encoder_decoder without a vocabulary, which has no loss; train one with a vocabulary, "
+            "such as translation"
+        )
     if config.kind == "attention":
         raise TrainingError(
             "this model is attention alone, which has no loss; train a model of kind encoder or encoder_decoder, such "

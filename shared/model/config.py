@@ -67,9 +67,10 @@ class ModelConfig:
         embeddings; a linear layer projects them to D, as in ELECTRA.
 
     Targets
-        The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. A sentence begins with ``start_id``
-        and ends with ``end_id``. ``shared_embeddings``: source and target read one table. ``normalize_memory``: the
-        norm before the cross-attention normalises the output of the encoder, not only the query.
+        The decoder reads ids of ``target_vocabulary``, up to ``target_max_length``. If both vocabularies are 0, it
+        reads vectors, (B, T, D), as the encoder does. A sentence begins with ``start_id`` and ends with ``end_id``.
+        ``shared_embeddings``: source and target read one table. ``normalize_memory``: the norm before the
+        cross-attention normalises the output of the encoder, not only the query.
 
     Processes
         Strings of commands: ``a`` adds the residual, ``n`` normalises, ``d`` drops out. They run from left to right
@@ -78,6 +79,9 @@ class ModelConfig:
 
     Arithmetic
         ``norm_eps`` is added to the variance, or, for the ``scalar_layer_norm``, to the standard deviation.
+        Biases that a model may lack: ``projection_bias`` of query, key and value; ``output_bias`` of the layer after
+        them; ``feed_forward_bias`` of both linear layers of the feed-forward network; ``final_norm_bias`` of the norm
+        in ``final_process``; ``norm_bias`` of all other norms.
         ``activation`` "gelu" is the exact GELU, by the error function. ``attention_output_activation`` follows the
         attention. ``masking`` decides what happens to a masked score: ``exclude`` makes its weight exactly 0, ``fill``
         replaces it by ``masking_value``, ``add`` adds ``masking_value`` to it. The value is clamped to the lowest
@@ -89,7 +93,8 @@ class ModelConfig:
         ``sequence_classifier`` read the pooler. ``classes`` is the number of classes of a classifier.
         ``pooler_activation`` is tanh in BERT and RoBERTa, relu in DistilBERT and gelu in ELECTRA. With
         ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
-        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary.
+        ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary; without a vocabulary, it
+        has no head.
 
     Initialisation
         ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
@@ -133,6 +138,9 @@ class ModelConfig:
     attention_output_activation: AttentionOutputActivation = "none"
     projection_bias: bool = True
     output_bias: bool = True
+    feed_forward_bias: bool = True
+    norm_bias: bool = True
+    final_norm_bias: bool = True
     masking: Masking
     masking_value: float | None = None
     embedding_dropout: float = 0.0
@@ -295,6 +303,11 @@ def _check_arithmetic(config: ModelConfig) -> None:
     for name in ("hidden_size", "embedding_size"):
         if config.norm == "scalar_layer_norm" and getattr(config, name) == 1:
             raise _refuse(name, 1, f"at least 2: the scalar norm divides by {name} - 1")
+    if config.norm == "scalar_layer_norm":
+        always = {"norm_bias": True, "final_norm_bias": True}
+        _check_fields(config, always, "the scalar norm always has a bias")
+    if "n" not in config.final_process:
+        _check_fields(config, {"final_norm_bias": True}, "there is no final norm")
     if not 0 < config.norm_eps < 1:
         raise _refuse("norm_eps", config.norm_eps, "a number between 0 and 1")
     for name in DROPOUT_RATES:
@@ -325,11 +338,18 @@ def _check_heads(config: ModelConfig) -> None:
 
 
 def _check_decoder(config: ModelConfig) -> None:
-    sizes = (*_DECODER_SIZES, "source_vocabulary")
-    _check_at_least(config, 1, sizes, "at least 1: kind encoder_decoder reads and writes tokens")
+    _check_at_least(
+        config, 1, ("decoder_layers", "target_max_length"), "at least 1: kind encoder_decoder has a decoder"
+    )
     absent = {"segments": 0, "tasks": 0, "positions_skip_padding": False, "embedding_size": 0}
     _check_fields(config, absent, "kind encoder_decoder does not support it")
-    if not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
+    if not config.source_vocabulary:
+        only_tokens = {"target_vocabulary": 0, "shared_embeddings": False, "start_id": None, "end_id": None}
+        reason = "with source_vocabulary 0, encoder and decoder read vectors"
+        _check_fields(config, {**only_tokens, "heads_on_top": ()}, reason)
+    elif not config.target_vocabulary:
+        raise _refuse("target_vocabulary", 0, "at least 1: with a source_vocabulary, the decoder reads tokens as well")
+    elif not set(config.heads_on_top) <= set(DECODER_HEADS) or len(config.heads_on_top) != 1:
         raise _refuse("heads_on_top", config.heads_on_top, f"one of {', '.join(DECODER_HEADS)} on a decoder")
     if config.normalize_memory and "n" not in config.pre_process:
         raise _refuse("normalize_memory", True, "false: it uses the norm of pre_process, which has none")
@@ -356,5 +376,6 @@ def _check_no_decoder(config: ModelConfig) -> None:
 def _check_attention_alone(config: ModelConfig) -> None:
     absent = {"layers": 0, "feed_forward_size": 0, "source_vocabulary": 0, "heads_on_top": ()}
     absent |= dict.fromkeys(("pre_process", "post_process", "final_process"), "")
+    absent |= {"feed_forward_bias": True, "norm_bias": True}
     _check_fields(config, absent, "kind attention has no layers and no heads on top")
     _check_at_least(config, 1, ("target_max_length",), "at least 1: the longest row of queries")

@@ -25,7 +25,7 @@ Role = Literal["embedding", "linear_weight", "bias", "scale"]
 TOKEN_TABLE = "embeddings.token.weight"
 MASKED_LM_TABLE = "heads.masked_lm.decoder.weight"
 SHOWN_PROBLEMS = 8  # in an error message
-FEWEST_OF_A_LAYER = 8  # tensors of a layer without norms and optional biases: 4 projections, 2 linears with a bias
+FEWEST_OF_A_LAYER = 6  # tensors of a layer without norms and biases: 4 projections, 2 linears
 
 OUTPUT = "output"  # of the encoder, returned by ``encode``
 DECODED = "decoded"  # the output of the decoder
@@ -141,16 +141,17 @@ def _model(config: ModelConfig) -> Entries:
     for layer in range(config.layers):
         yield from _attention_block(f"encoder.layers.{layer}", "attention", "source", "source", config)
         yield from _feed_forward_block(f"encoder.layers.{layer}", "source", config)
-    yield from _process("encoder.final", config.final_process, "source", config)
+    yield from _final_process("encoder.final", "source", config)
     # Zero at padding tokens by definition, so there the padding is judged as well.
     yield NamedValue(OUTPUT, ("batch", "position", "hidden"))
     if config.kind == "encoder_decoder":
-        yield from _embeddings("target_embeddings", "target", config)
+        if config.target_vocabulary:
+            yield from _embeddings("target_embeddings", "target", config)
         for layer in range(config.decoder_layers):
             yield from _attention_block(f"decoder.layers.{layer}", "self_attention", "target", "target", config)
             yield from _attention_block(f"decoder.layers.{layer}", "cross_attention", "target", "source", config)
             yield from _feed_forward_block(f"decoder.layers.{layer}", "target", config)
-        yield from _process("decoder.final", config.final_process, "target", config)
+        yield from _final_process("decoder.final", "target", config)
         yield NamedValue(DECODED, ("batch", "position", "hidden"))
     yield from _heads(config)
 
@@ -206,8 +207,8 @@ def _attention(path: str, queries: str, keys: str, config: ModelConfig) -> Entri
 def _feed_forward_block(path: str, tokens: str, config: ModelConfig) -> Entries:
     hidden, inner = ("hidden", config.hidden_size), ("feed_forward", config.feed_forward_size)
     yield from _process(f"{path}.pre_feed_forward", config.pre_process, tokens, config)
-    yield from _linear(f"{path}.feed_forward.inner", hidden, inner)
-    yield from _linear(f"{path}.feed_forward.output", inner, hidden)
+    yield from _linear(f"{path}.feed_forward.inner", hidden, inner, bias=config.feed_forward_bias)
+    yield from _linear(f"{path}.feed_forward.output", inner, hidden, bias=config.feed_forward_bias)
     yield NamedValue(f"{path}.feed_forward.inner", ("batch", tokens, "feed_forward"))
     yield NamedValue(f"{path}.feed_forward.activation", ("batch", tokens, "feed_forward"))
     yield Dropout(f"{path}.feed_forward.dropout", ("batch", tokens, "feed_forward"), config.feed_forward_dropout)
@@ -261,6 +262,8 @@ def _process(
     config: ModelConfig,
     rate: float | None = None,
     features: tuple[str, int] | None = None,
+    *,
+    norm_bias: bool | None = None,
 ) -> Entries:
     features = features or ("hidden", config.hidden_size)
     axes = ("batch", tokens, features[0])
@@ -268,10 +271,14 @@ def _process(
         if command == "a":
             yield NamedValue(f"{path}.residual", axes)
         elif command == "n":
-            yield from _norm(f"{path}.norm", config, features)
+            yield from _norm(f"{path}.norm", config, features, bias=norm_bias)
             yield NamedValue(f"{path}.norm", axes)
         elif command == "d":
             yield Dropout(f"{path}.dropout.{place}", axes, config.residual_dropout if rate is None else rate)
+
+
+def _final_process(path: str, tokens: str, config: ModelConfig) -> Entries:
+    return _process(path, config.final_process, tokens, config, norm_bias=config.final_norm_bias)
 
 
 def _without_parameters(entries: Entries) -> Entries:
@@ -284,11 +291,14 @@ def _linear(path: str, source: tuple[str, int], target: tuple[str, int], *, bias
         yield Parameter(f"{path}.bias", (target[1],), (target[0],), "bias", source[1])
 
 
-def _norm(path: str, config: ModelConfig, features: tuple[str, int]) -> Iterator[Parameter]:
+def _norm(
+    path: str, config: ModelConfig, features: tuple[str, int], *, bias: bool | None = None
+) -> Iterator[Parameter]:
     # Article 003 learns a single scale and bias instead of one for each dimension.
     shape, axes = ((features[1],), (features[0],)) if config.norm == "layer_norm" else ((1,), ("scalar",))
     yield Parameter(f"{path}.scale", shape, axes, "scale")
-    yield Parameter(f"{path}.bias", shape, axes, "bias")
+    if config.norm_bias if bias is None else bias:
+        yield Parameter(f"{path}.bias", shape, axes, "bias")
 
 
 def _table(name: str, axis: tuple[str, int], config: ModelConfig) -> Parameter:

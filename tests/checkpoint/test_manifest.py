@@ -128,7 +128,7 @@ EDITS = {
     "dropout that is an integer": (config(embedding_dropout=0), "digest is wrong"),
     "epsilon that is text": (config(norm_eps="1e-12"), "norm_eps"),
     "layers without end": (config(layers=10**400), "layers"),
-    "more layers": (config(layers=6), "tensors cannot be 6 layers"),
+    "more layers": (config(layers=9), "tensors cannot be 9 layers"),
     "fewer layers": (config(layers=1), r"unexpected encoder\.layers\.1\.attention\.key\.bias"),
     "huge hidden size": (config(hidden_size=2**62), "hidden_size|has shape"),
     "missing alias": (lambda m: m["tensors"].pop(schema.MASKED_LM_TABLE), ALIASES),

@@ -18,6 +18,7 @@ from triglot.shared.model.recipes import recipe, recipes
 BERT = recipe("bert-base-tiny")
 TRANSLATION = recipe("translation-tiny")
 EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: the inputs are vectors
+VECTORS = replace(EMBEDDED, kind="encoder_decoder", decoder_layers=2, target_max_length=23)
 
 DECODER_SIZES = ("decoder_layers", "target_vocabulary", "target_max_length")
 SIZES = ("hidden_size", "layers", "heads", "key_size", "value_size", "feed_forward_size", "source_max_length")
@@ -53,7 +54,8 @@ def types():
     for name in PROCESSES:
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
     flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
-    for name in (*flags, "normalize_memory", "positions_skip_padding"):
+    biases = ("feed_forward_bias", "norm_bias", "final_norm_bias")
+    for name in (*flags, *biases, "normalize_memory", "positions_skip_padding"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
@@ -77,10 +79,10 @@ def configs(draw):
     on_pooler = ("next_sentence", "sequence_classifier")
     heads = tuple(head for head in known if head in drawn and (head not in on_pooler or "pooler" in drawn))
     segments, tasks = (draw(count) if vocabulary else 0 for _ in range(2))
-    pre_process, decoder = process("nd"), {}
-    if vocabulary and draw(st.booleans()):
-        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),), 0, 0
-        ids = st.none() | st.integers(0, vocabulary - 1)
+    pre_process, final_process, decoder = process("nd"), process("nd"), {}
+    if draw(st.booleans()):
+        heads, segments, tasks = (draw(st.sampled_from(DECODER_HEADS)),) if vocabulary else (), 0, 0
+        ids = st.none() | st.integers(0, vocabulary - 1) if vocabulary else st.none()
         decoder = {
             "kind": "encoder_decoder",
             "decoder_layers": draw(st.integers(1, 10**6)),
@@ -111,11 +113,14 @@ def configs(draw):
         embedding_scale=draw(st.booleans()),
         pre_process=pre_process,
         post_process=process("and"),
-        final_process=process("nd"),
+        final_process=final_process,
         norm_eps=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
         activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh"])),
         projection_bias=draw(st.booleans()),
         output_bias=draw(st.booleans()),
+        feed_forward_bias=draw(st.booleans()),
+        norm_bias=draw(st.booleans()),
+        final_norm_bias="n" not in final_process or draw(st.booleans()),
         masking=masking,
         masking_value=None
         if masking == "exclude"
@@ -184,6 +189,9 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "attention_output_activation": "none",
         "projection_bias": True,
         "output_bias": True,
+        "feed_forward_bias": True,
+        "norm_bias": True,
+        "final_norm_bias": True,
         "masking_value": None,
         "embedding_dropout": 0.0,
         "residual_dropout": 0.0,
@@ -310,6 +318,23 @@ def test_a_residual_can_be_added_only_after_a_sublayer(name, commands):
     message = f"{name} is '{commands}'; expected each at most once \\(d twice\\) of 'd' drop out, 'n' normalise"
     with pytest.raises(ConfigError, match=message):
         replace(BERT, **{name: commands})
+
+
+@pytest.mark.parametrize("name", ["norm_bias", "final_norm_bias"])
+def test_a_scalar_norm_has_a_bias(name):
+    with pytest.raises(ConfigError, match=f"{name} is False; expected True: the scalar norm always has a bias"):
+        replace(recipe("annotated-tiny"), **{name: False})
+
+
+def test_only_a_final_norm_can_lack_its_bias():
+    with pytest.raises(ConfigError, match="final_norm_bias is False; expected True: there is no final norm"):
+        replace(BERT, final_norm_bias=False)
+
+
+@pytest.mark.parametrize("name", ["feed_forward_bias", "norm_bias"])
+def test_attention_alone_has_no_layers_that_lack_a_bias(name):
+    with pytest.raises(ConfigError, match=f"{name} is False; expected True: kind attention has no layers"):
+        replace(recipe("multihead-tiny"), **{name: False})
 
 
 def test_post_process_takes_every_order_of_its_commands():
@@ -454,19 +479,19 @@ def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
     [
         (
             {"decoder_layers": 0},
-            "decoder_layers is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "decoder_layers is 0; expected at least 1: kind encoder_decoder has a decoder",
         ),
         (
             {"target_vocabulary": 0},
-            "target_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_vocabulary is 0; expected at least 1: with a source_vocabulary, the decoder reads tokens as well",
         ),
         (
             {"target_max_length": 0},
-            "target_max_length is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_max_length is 0; expected at least 1: kind encoder_decoder has a decoder",
         ),
         (
             {"source_vocabulary": 0, "positions": "none", "pad_id": None},
-            "source_vocabulary is 0; expected at least 1: kind encoder_decoder reads and writes tokens",
+            "target_vocabulary is 41; expected 0: with source_vocabulary 0, encoder and decoder read vectors",
         ),
         ({"segments": 2}, "segments is 2; expected 0: kind encoder_decoder does not support it"),
         ({"tasks": 2}, "tasks is 2; expected 0: kind encoder_decoder does not support it"),
@@ -512,6 +537,16 @@ def test_an_encoder_has_no_fields_of_a_decoder(field, value, expected):
 def test_an_impossible_decoder_is_refused(changes, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         replace(TRANSLATION, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"heads_on_top": ("logits",)}, {"shared_embeddings": True}, {"start_id": 0}, {"end_id": 1}]
+)
+def test_a_pair_that_reads_vectors_has_no_fields_of_tokens(changes):
+    ((name, value),) = changes.items()
+    message = rf"{name} is {re.escape(repr(value))}; expected .*: with source_vocabulary 0, encoder and decoder read"
+    with pytest.raises(ConfigError, match=message):
+        replace(VECTORS, **changes)
 
 
 def test_source_and_target_can_share_a_table():

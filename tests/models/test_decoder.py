@@ -14,6 +14,8 @@ from triglot.shared.model.recipes import recipe
 TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
 ANNOTATED = recipe("annotated-tiny")
 SHARED = replace(TRANSLATION, shared_embeddings=True, target_max_length=19, target_vocabulary=39)
+# Reads vectors on both sides, up to 37 and 23, and has no head.
+VECTORS = replace(recipe("dygraph-tiny"), kind="encoder_decoder", decoder_layers=1, target_max_length=23)
 DECODERS = {"translation": TRANSLATION, "annotated": ANNOTATED, "shared": SHARED}
 SOURCE, TARGET = np.array([[3, 4, 5], [6, 7, 8]]), np.array([[0, 9, 10, 11], [0, 12, 13, 14]])
 
@@ -94,6 +96,34 @@ def test_encoder_decoder_encodes_but_refuses_heads(implementation, built):
         model.heads(SOURCE)
     trace = model.trace(inputs.pair_batch(TRANSLATION, SOURCE, TARGET))
     np.testing.assert_array_equal(model.encode(SOURCE), trace["output"])
+
+
+def test_a_pair_that_reads_vectors_returns_vectors(implementation, make_checkpoint):
+    model, batch = impls.build(implementation, make_checkpoint(VECTORS)), random_pair(VECTORS)
+    trace, decoded = model.trace(batch), forward(model, batch)
+    assert decoded.shape == batch.target.shape
+    np.testing.assert_array_equal(decoded, trace["decoded"])
+    np.testing.assert_array_equal(model.encode(batch.source, batch.valid), trace["output"])
+    assert not batch.target_valid.all()
+    np.testing.assert_array_equal(decoded[~batch.target_valid], 0)
+    everything = model.forward(batch.source, batch.target)
+    np.testing.assert_array_equal(
+        everything, model.forward(batch.source, batch.target, *map(np.ones_like, (batch.valid, batch.target_valid)))
+    )
+    assert (everything[~batch.target_valid] != 0).any(axis=-1).all()
+    with pytest.raises(triglot.InputError, match=r"reads vectors and has no vocabulary, so it cannot generate"):
+        model.generate(batch.source)
+    with pytest.raises(triglot.TrainingError, match=r"without a vocabulary, which has no loss"):
+        model.loss_and_gradients(batch)
+
+
+def test_a_pair_that_reads_vectors_is_causal(implementation, make_checkpoint):
+    model, batch = impls.build(implementation, make_checkpoint(VECTORS), dtype="float64"), random_pair(VECTORS)
+    later = batch.target.copy()
+    later[:, 2:] += 1
+    decoded, changed = forward(model, batch), forward(model, replace(batch, target=later))
+    np.testing.assert_array_equal(changed[:, :2], decoded[:, :2])
+    assert (changed[0, 2:] != decoded[0, 2:]).any()
 
 
 @pytest.mark.parametrize("config", DECODERS.values(), ids=DECODERS)

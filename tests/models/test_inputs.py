@@ -12,7 +12,7 @@ import pytest
 
 from triglot import models
 from triglot.shared import inputs
-from triglot.shared.errors import InputError
+from triglot.shared.errors import InputError, TrainingError
 from triglot.shared.inputs import padded_batches, random_batch, random_batches, read_batch, text
 from triglot.shared.model.recipes import recipe
 
@@ -20,6 +20,7 @@ BERT = recipe("bert-base-tiny")  # 101 tokens, 2 segments, no tasks, at most 37 
 ERNIE = recipe("ernie-base-tiny")
 TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
 EMBEDDED = recipe("dygraph-tiny")  # takes vectors (B, S, 24)
+EMBEDDED_PAIR = replace(EMBEDDED, kind="encoder_decoder", decoder_layers=1, target_max_length=23)  # and (B, T, 24)
 
 
 @pytest.fixture
@@ -163,6 +164,60 @@ def test_pair_is_read_from_a_file(tmp_path):
     np.savez(path, token_ids=source)
     with pytest.raises(InputError, match=r"holds token_ids; expected source_ids, target_ids"):
         read_batch(TRANSLATION, path)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_pair_of_vectors_keeps_its_values_and_its_dtype(dtype):
+    generator = np.random.default_rng(0)
+    source, target = (generator.standard_normal((2, length, 24)).astype(dtype) for length in (3, 5))
+    batch = inputs.pair_batch(EMBEDDED_PAIR, source, target)
+    for given, kept in ((source, batch.source), (target, batch.target)):
+        assert kept.dtype == dtype
+        np.testing.assert_array_equal(kept, given)
+    assert batch.valid.shape == (2, 3)
+    assert batch.target_valid.shape == (2, 5)
+    assert batch.valid.all()
+    assert batch.target_valid.all()
+    again: Any = inputs.check_batch(EMBEDDED_PAIR, batch)
+    np.testing.assert_array_equal(again.target, target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_ids": [[1, 2], [3, 4]]}, r"target_ids is int64 \(2, 2\); expected float32 or float64 \(2, T, 24\)"),
+        ({"target_ids": np.zeros((2, 5, 23))}, r"target_ids is float64 \(2, 5, 23\); expected .* \(2, T, 24\)"),
+        ({"target_ids": np.zeros((1, 5, 24))}, r"target_ids is float64 \(1, 5, 24\); expected .* \(2, T, 24\)"),
+        ({"target_ids": np.zeros((2, 0, 24))}, r"target_ids is float64 \(2, 0, 24\); expected .* \(2, T, 24\)"),
+        ({"target_ids": np.zeros((2, 24, 24))}, "target length 24 is over the maximum 23 of the model; cut it"),
+        ({"target_ids": np.full((2, 5, 24), np.nan)}, "target_ids is not finite in float32; expected finite numbers"),
+        ({"source_ids": [[1, 2], [3, 4]]}, "the embedded input is int64"),
+    ],
+)
+def test_a_pair_of_vectors_that_does_not_fit_is_refused(changes, message):
+    arrays = {"source_ids": np.zeros((2, 3, 24)), "target_ids": np.zeros((2, 5, 24)), **changes}
+    with pytest.raises(InputError, match=message):
+        inputs.pair_batch(EMBEDDED_PAIR, **arrays)
+
+
+def test_a_pair_of_vectors_has_no_tokens_to_predict():
+    batch = inputs.random_batch(EMBEDDED_PAIR, [3, 2], np.random.default_rng(0))
+    message = "reads vectors and has no vocabulary, so there are no tokens to predict"
+    with pytest.raises(InputError, match=message):
+        inputs.labelled(EMBEDDED_PAIR, batch, [[0, 1, 2], [1, 2, 3]])
+    with pytest.raises(InputError, match=message):
+        inputs.teacher_forcing(EMBEDDED_PAIR, np.zeros((2, 3, 24)), [[0, 1], [1, 2]])
+    with pytest.raises(TrainingError, match=r"encoder_decoder without a vocabulary, which has no loss; train one with"):
+        inputs.check_trainable(EMBEDDED_PAIR)
+
+
+def test_random_pairs_of_vectors_differ_in_length():
+    batch: Any = inputs.random_batch(EMBEDDED_PAIR, [3, 7, 1], np.random.default_rng(0))
+    assert batch.source.shape == (3, 7, 24)
+    assert batch.target.shape == (3, 8, 24)
+    assert list(batch.target_valid.sum(axis=1)) == [2, 4, 8]
+    assert batch.target.dtype == np.float32
+    assert batch.target.std() > 0.5
 
 
 def test_random_pairs_differ_in_length_and_are_padded():

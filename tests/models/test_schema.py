@@ -293,6 +293,36 @@ def test_the_biases_of_projections_and_output_are_separate_choices():
     assert without_output == {f"{attention}.output.bias"}
 
 
+def test_a_pair_that_reads_vectors_has_no_embeddings_and_no_head():
+    without_ids = dict.fromkeys(("pad_id", "start_id", "end_id"), None)
+    without_tokens = {"source_vocabulary": 0, "target_vocabulary": 0, "positions": "none", "heads_on_top": ()}
+    vectors = replace(TRANSLATION, **without_tokens, **without_ids)
+    tokens = schema.parameters(TRANSLATION)
+    outside = {name for name in tokens if not name.startswith(("encoder.", "decoder."))}
+    assert outside == {
+        *("embeddings.token.weight", "target_embeddings.token.weight"),
+        *("heads.logits.weight", "heads.logits.bias"),
+    }
+    assert list(schema.parameters(vectors)) == [name for name in tokens if name not in outside]
+    assert [*schema.named_values(vectors)][-1] == schema.DECODED
+
+
+def test_the_biases_of_feed_forward_networks_and_norms_are_separate_choices():
+    def missing(name):
+        return set(schema.parameters(pair)) - set(schema.parameters(replace(pair, **{name: False})))
+
+    pair = replace(recipe("prenorm-tiny"), layers=1, decoder_layers=1)
+    networks = [f"{stack}.layers.0.feed_forward" for stack in ("encoder", "decoder")]
+    assert missing("feed_forward_bias") == {f"{path}.{name}.bias" for path in networks for name in ("inner", "output")}
+    final = {f"{stack}.final.norm.bias" for stack in ("encoder", "decoder")}
+    assert missing("final_norm_bias") == final
+    assert missing("norm_bias") == {name for name in schema.parameters(pair) if name.endswith("norm.bias")} - final
+    with_head = {name for name in schema.parameters(PRETRAINING) if name.endswith("norm.bias")}
+    without = set(schema.parameters(replace(PRETRAINING, norm_bias=False)))
+    assert with_head >= {"embeddings.process.norm.bias", "heads.masked_lm.norm.bias"}
+    assert not with_head & without
+
+
 def test_bert_base_has_the_parameters_of_the_bert_base_of_transformers():
     import torch
     from transformers import BertConfig, BertModel

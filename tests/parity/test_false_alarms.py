@@ -29,11 +29,14 @@ def test_correct_code_never_diverges(seed, dtype, framework):
 
 
 def test_wild_models_differ():
-    configs = [wild_config(seed) for seed in range(40)]
+    configs = [wild_config(seed) for seed in range(100)]
     assert len(set(configs)) == len(configs)
     assert {config.kind for config in configs} == {"encoder", "encoder_decoder", "attention"}
     assert {config.masking for config in configs} == {"exclude", "fill", "add"}
     assert {config.norm for config in configs} == {"layer_norm", "scalar_layer_norm"}
+    assert {config.source_vocabulary == 0 for config in configs if config.kind == "encoder_decoder"} == {True, False}
+    for name in ("feed_forward_bias", "norm_bias", "final_norm_bias"):
+        assert {getattr(config, name) for config in configs} == {True, False}
     assert max(config.layers for config in configs) == 12
     assert max(config.hidden_size for config in configs) > 200
     assert wild_checkpoint(0, "float32").digest == wild_checkpoint(0, "float32").digest

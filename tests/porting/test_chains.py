@@ -73,8 +73,14 @@ def drawn_config(family: str, seed: int) -> ModelConfig:
         )
     if family == "stock":
         pre, post = generator.choice((("n", "da"), ("", "dan")))
+        is_pair, has_biases = generator.choice((True, False)), generator.choice((True, False))
         return ModelConfig(
             **sizes,
+            kind="encoder_decoder" if is_pair else "encoder",
+            decoder_layers=2 if is_pair else 0,
+            target_max_length=512 if is_pair else 0,
+            **dict.fromkeys(("projection_bias", "output_bias", "feed_forward_bias"), has_biases),
+            norm_bias=has_biases or generator.choice((True, False)),
             layers=generator.randint(1, 2),
             feed_forward_size=heads * size,
             source_vocabulary=0,

@@ -162,6 +162,7 @@ OTHERS = {
     **{"embedding_scale": True, "norm": "scalar_layer_norm", "attention_output_activation": "relu"},
     **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5, "initializer": "prenorm"},
     **{"positions_skip_padding": True, "embedding_size": 16, "pooler_activation": "gelu", "classes": 3},
+    **{"feed_forward_bias": False, "norm_bias": False, "final_norm_bias": False},
 }
 # An encoder can have only one value for these. ``kind`` itself is refused above.
 OF_A_DECODER = {
@@ -170,6 +171,7 @@ OF_A_DECODER = {
 }
 # The fields that must change together.
 TOGETHER = {
+    "final_norm_bias": {"final_process": "n"},
     "masking": {"masking_value": -1.0},
     "masking_value": {"masking": "fill"},
     "tied_embeddings": {"heads_on_top": ("masked_lm",)},
@@ -186,6 +188,7 @@ INEXPRESSIBLE = {
     **{"pre_process": "pre_process", "post_process": "post_process", "final_process": "final_process"},
     **{"projection_bias": "projection_bias", "output_bias": "output_bias", "masking": "masking"},
     **{"masking_value": "masking_value", "embedding_dropout": "embedding_dropout"},
+    **{"feed_forward_bias": "feed_forward_bias", "norm_bias": "norm_bias", "final_norm_bias": "final_norm_bias"},
     **{"residual_dropout": "embedding_dropout", "feed_forward_dropout": "feed_forward_dropout"},
     **{"embedding_scale": "embedding_scale", "norm": "norm"},
     **{"attention_output_activation": "attention_output_activation"},

@@ -43,6 +43,9 @@ ENCODER = ModelConfig(
     activation="gelu",
     masking="exclude",
 )
+PAIR = replace(ENCODER, kind="encoder_decoder", decoder_layers=1, target_max_length=512, norm_bias=False)
+PAIR = replace(PAIR, projection_bias=False, output_bias=False, feed_forward_bias=False)
+RESULTS = {"encoder": ["api.encode"], "encoder_decoder": ["api.forward", "api.encode"]}
 # Changes of the configuration that no tensor shows.
 WRONG: dict[str, dict[str, Any]] = {
     "activation": {"activation": "gelu_tanh"},
@@ -64,17 +67,18 @@ def judged(checkpoint, results, batch):
     return {row.name: row.verdict for row in rows}
 
 
+@pytest.mark.parametrize("config", [ENCODER, PAIR], ids=["encoder", "pair"])
 @pytest.mark.parametrize("dialect", LIBRARIES)
-def test_a_library_runs_the_state_of_its_module(dialect, tmp_path):
+def test_a_library_runs_the_state_of_its_module(dialect, config, tmp_path):
     # Weights that bend every activation. A tanh GELU makes no difference to those of an initializer.
-    checkpoint, (library, suffix) = revealing_checkpoints(ENCODER, "float32", 0)["loud"], LIBRARIES[dialect]
-    batch, path = random_batch(ENCODER, (24, 11, 1, 17)), tmp_path / f"model{suffix}"
+    checkpoint, (library, suffix) = revealing_checkpoints(config, "float32", 0)["loud"], LIBRARIES[dialect]
+    batch, path = random_batch(config, (24, 11, 1, 17)), tmp_path / f"model{suffix}"
     triglot.port(checkpoint, path, target_dialect=dialect)
-    (results,) = library.run(find_original(path, dialect, ENCODER), [batch], "float32")
-    assert judged(checkpoint, results, batch) == {"api.encode": "pass"}
+    (results,) = library.run(find_original(path, dialect, config), [batch], "float32")
+    assert judged(checkpoint, results, batch) == dict.fromkeys(RESULTS[config.kind], "pass")
     for name, fields in WRONG.items():
-        (results,) = library.run(find_original(path, dialect, replace(ENCODER, **fields)), [batch], "float32")
-        assert judged(checkpoint, results, batch) == {"api.encode": "diverged"}, name
+        (results,) = library.run(find_original(path, dialect, replace(config, **fields)), [batch], "float32")
+        assert judged(checkpoint, results, batch) == dict.fromkeys(RESULTS[config.kind], "diverged"), name
 
 
 def test_a_transposed_square_matrix_is_not_the_original(make_checkpoint, tmp_path):

@@ -1,6 +1,7 @@
 """The state of Triglot's own modules: loaded into the bare module, without the facade, as docs/porting.md shows it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from triglot.shared.model.recipes import recipe, recipes
 
 SUFFIXES = {"torch": ".pt", "paddle": ".pdparams", "jax": ".safetensors"}
 DIALECTS = {"torch": "torch", "paddle": "paddle", "jax": "nnx"}
+# An encoder-decoder that reads vectors, without a head.
+VECTORS = replace(recipe("dygraph-tiny"), kind="encoder_decoder", decoder_layers=3, target_max_length=23)
 TINY = [name for name in recipes() if name.endswith("-tiny")]
 
 
@@ -83,10 +86,10 @@ def test_every_recipe_survives_the_way_there_and_back(name, suffix, framework, m
     assert triglot.port(path, source_dialect=dialect, config=name).digest == checkpoint.digest
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, "vectors"])
 def test_sizes_and_heads_show_in_the_tensors(name, framework, make_checkpoint, tmp_path):
-    config, path = recipe(name), tmp_path / f"model{SUFFIXES[framework]}"
-    triglot.port(make_checkpoint(name), path, target_dialect=DIALECTS[framework])
+    config, path = VECTORS if name == "vectors" else recipe(name), tmp_path / f"model{SUFFIXES[framework]}"
+    triglot.port(make_checkpoint(config), path, target_dialect=DIALECTS[framework])
     shown = {
         "layers",
         "decoder_layers",

@@ -1,6 +1,6 @@
 """Bugs in the decoder and its embeddings."""
 
-from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, Bug, everywhere
+from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, VECTORS, Bug, everywhere
 
 DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
 MEMORY = "memory, masks.padding(valid)"
@@ -87,6 +87,20 @@ BUGS = {
         "decoder.py",
         {"        residual = x\n        x = self.pre_cross_attention": "        x = self.pre_cross_attention"},
         TRANSLATION,
+    ),
+    "target vectors scaled like embeddings": everywhere(
+        "decoder.layers.0.self_attention.key",
+        "transformer.py",
+        {"x = target\n": "x = target * self.config.hidden_size**0.5\n"},
+        VECTORS,
+    ),
+    "decoded vectors at padding not zeroed": Bug(
+        "decoded",
+        "transformer.py",
+        {'"decoded", torch.where(target_valid[:, :, None], x, 0.0)': '"decoded", x'},
+        {'"decoded", x.masked_fill(~target_valid[:, :, None], paddle.zeros([], x.dtype))': '"decoded", x'},
+        {'"decoded", jnp.where(target_valid[:, :, None], x, 0.0)': '"decoded", x'},
+        VECTORS,
     ),
     "memory cut to the length of the target": everywhere(
         "decoder.layers.0.cross_attention.key",

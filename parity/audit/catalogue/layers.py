@@ -1,6 +1,6 @@
 """Bugs in the layers: norms, residuals, the feed-forward network, and the order of all these."""
 
-from triglot.parity.audit.bug import ANNOTATED, PRE_NORM, Bug, everywhere
+from triglot.parity.audit.bug import ANNOTATED, PRE_NORM, WITHOUT_BIASES, Bug, everywhere
 
 CANCELLING = {
     "return functional.layer_norm(": (
@@ -16,6 +16,10 @@ KERNEL = "return functional.layer_norm("
 UNBIASED = (
     "return (x - x.mean(-1, keepdim=True)) / (x.var(-1, {}, keepdim=True) + self.eps) ** 0.5"
     " * self.scale + self.bias\n        "
+)
+ROOT_MEAN_SQUARE = (
+    "if self.bias is None:\n            return self.scale * x / ((x * x).mean(-1, keepdim=True) + self.eps) ** 0.5\n"
+    + 8 * " "
 )
 CENTRED = "(centred * centred).mean(axis=-1, keepdims=True)"
 LAYERS = "enumerate(self.layers)"
@@ -92,9 +96,9 @@ BUGS = {
         {"self.scale, self.bias, self.eps": "self.scale, 0 * self.bias, self.eps"},
         {
             "self.scale, self.bias, self.eps": "self.scale, 0 * self.bias, self.eps",
-            "* self.scale + self.bias)": "* self.scale)",
+            "scaled + self.bias)": "scaled)",
         },
-        {"* self.scale + self.bias)": "* self.scale)"},
+        {"scaled + self.bias)": "scaled)"},
     ),
     "scale of the norm squared": Bug(
         "embeddings.process.norm",
@@ -102,9 +106,28 @@ BUGS = {
         {"self.scale, self.bias, self.eps": "self.scale**2, self.bias, self.eps"},
         {
             "self.scale, self.bias, self.eps": "self.scale**2, self.bias, self.eps",
-            "* self.scale + ": "* self.scale**2 + ",
+            "* self.scale\n": "* self.scale**2\n",
         },
-        {"* self.scale + ": "* self.scale**2 + "},
+        {"* self.scale\n": "* self.scale**2\n"},
+    ),
+    "norm without a bias that has no scale either": Bug(
+        "encoder.layers.0.pre_attention.norm",
+        "norms.py",
+        {"self.scale, self.bias, self.eps": "None if self.bias is None else self.scale, self.bias, self.eps"},
+        {
+            "self.scale, self.bias, self.eps": "None if self.bias is None else self.scale, self.bias, self.eps",
+            "(scaled if": "(scaled / self.scale if",
+        },
+        {"(scaled if": "(scaled / self.scale if"},
+        WITHOUT_BIASES,
+    ),
+    "norm without a bias taken for an RMS norm": Bug(
+        "encoder.layers.0.pre_attention.norm",
+        "norms.py",
+        {KERNEL: ROOT_MEAN_SQUARE + KERNEL},
+        {KERNEL: ROOT_MEAN_SQUARE + KERNEL, "centred = wide - ": "centred = wide - float(self.bias is not None) * "},
+        {"centred = wide - ": "centred = wide - (self.bias is not None) * "},
+        WITHOUT_BIASES,
     ),
     "sigmoid GELU for the exact GELU": Bug(
         "encoder.layers.0.feed_forward.activation",

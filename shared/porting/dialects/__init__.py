@@ -14,7 +14,7 @@ from . import (
     neutral,
     own_modules,
     paddlenlp,
-    stock_encoder,
+    stock_transformer,
 )
 
 _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_annotated, article_multihead)
@@ -26,8 +26,8 @@ _LISTED = (
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
     own_modules.NNX.dialect,
-    stock_encoder.TORCH.dialect,
-    stock_encoder.PADDLE.dialect,
+    stock_transformer.TORCH.dialect,
+    stock_transformer.PADDLE.dialect,
     *(module.DIALECT for module in _ARTICLES),
 )
 DIALECTS = {dialect.name: dialect for dialect in _LISTED}

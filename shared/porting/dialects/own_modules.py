@@ -72,7 +72,9 @@ class OwnModule(StateDict):
             "kind": "attention" if alone else "encoder_decoder" if pair else "encoder",
             "heads_on_top": heads,
             "tied_embeddings": "masked_lm" in heads and self.table.name(MASKED_LM_TABLE, "embedding") not in names,
-            "shared_embeddings": pair and not any(name.startswith("target_embeddings.") for name in names),
+            "shared_embeddings": pair
+            and any(name.startswith("embeddings.") for name in names)
+            and not any(name.startswith("target_embeddings.") for name in names),
         }
 
     def check_expressible(self, config: ModelConfig) -> None:

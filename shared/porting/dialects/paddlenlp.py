@@ -17,7 +17,7 @@ from triglot.shared.porting.source import CONFIG_FILE, OLD_CONFIG_FILE
 from .huggingface import dialect_of
 from .huggingface_families import NUMBERS, Family
 from .library import Library
-from .stock_encoder import PADDLE_LAYER
+from .stock_transformer import PADDLE_LAYER
 from .table import Table
 
 _LAYER = "encoder.layers.{index}"
@@ -130,6 +130,7 @@ _LIBRARY = Library(
     ("embeddings.process.norm.scale", "encoder.layers.0.attention.query.weight"),
     standard,
     old_names={"cls.predictions.decoder_weight": "cls.predictions.decoder.weight"},  # before 2.5
+    others="decoder.layers.",  # ``paddle.nn.Transformer`` calls its encoder's layers as BERT calls its own
 )
 DIALECT = dialect_of(
     _LIBRARY, f"a folder with {CONFIG_FILE} or {OLD_CONFIG_FILE} and {_LIBRARY.weights_file}, or bare weights"

@@ -40,7 +40,7 @@ class StateDict:
     ``table`` has its names, ``family`` the fields of a configuration that all its models share, and ``free`` those that
     may have any value. ``asked`` are the fields that the user has to give, because no tensor shows them.
     ``advice`` ends the message about tensors that do not match. ``heads_divide_hidden_size``: the heads
-    share the hidden size between them.
+    share the hidden size between them. ``signs``: the canonical names of tensors by which files are recognised.
     """
 
     table: Table
@@ -50,6 +50,7 @@ class StateDict:
     asked: tuple[str, ...] = ()
     free: frozenset[str] = FREE_FIELDS
     heads_divide_hidden_size: bool = True
+    signs: tuple[str, ...] = ("encoder.layers.0.attention.query.weight", "attention.query.weight")
 
     @property
     def dialect(self) -> Dialect:
@@ -66,11 +67,11 @@ class StateDict:
         )
 
     def sign(self, source: Source) -> str:
-        """Return the name of the first tensor of attention, if the source has it."""
+        """Return the name of the tensor by which this dialect is recognised, if the source has it."""
         if source.is_folder or source.is_neutral:
             return ""
         names = self.plain_names(source.tensors)
-        for canonical in ("encoder.layers.0.attention.query.weight", "attention.query.weight"):
+        for canonical in self.signs:
             name = self.table.name(canonical, "linear_weight")
             if name in names:
                 return names[name]
