@@ -5,6 +5,7 @@ import mmap
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -73,6 +74,28 @@ def writing(path: Path) -> Generator[BinaryIO]:
     finally:
         if hidden is not None:
             hidden.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path) -> Generator[Path]:
+    """Make a folder that appears under ``path`` only when it is completely written and synced.
+
+    Raises:
+        OutputError: ``check_folder`` refuses the target, or it cannot be written. Then nothing is left behind.
+    """
+    path = path.absolute()  # "." has no parent
+    check_folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=path.parent) as temporary:
+            folder = Path(temporary) / "folder"
+            folder.mkdir()
+            yield folder
+            sync(*folder.rglob("*"), folder)
+            os.rename(folder, path)
+            sync(path.parent)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"cannot write {path}: {reason}; free space, or choose another target") from error
 
 
 def _draft(target: Path) -> tuple[BinaryIO, Path | None]:

@@ -71,7 +71,7 @@ def resolve(
         raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
     if model in TRAINED:
         folder = _trained_weights(model)
-        return Source(model, porting.read(folder, config=config, heads=heads), _tokenizer(folder))
+        return Source(model, porting.read(folder, "huggingface", config, heads), _tokenizer(folder))
     if model in recipes.recipes():
         final = recipes.configured(recipes.recipe(model).to_dict(), config)
         return Source(model, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)

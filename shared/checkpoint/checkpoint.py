@@ -24,6 +24,7 @@ from . import manifest as manifests
 from . import npz, training_state
 from .checksums import VerifiedTensors, without_verifying
 from .manifest import Manifest, TensorRecord, TrainingRecord
+from .text import TextSettings
 
 SUFFIX = ".npz"
 
@@ -40,12 +41,13 @@ class Checkpoint:
 
     ``source_names`` gives, for a ported checkpoint, the name that each tensor had before. ``aliases`` are further names
     of tied tensors, which are stored once: alias -> name in ``tensors``. ``training`` holds what is needed to resume a
-    training of these weights; the digest covers the model only. ``left_out`` names, for a checkpoint that was just
-    ported, the tensors of the source that were not kept, and why; files do not store it.
+    training of these weights; ``text`` says how text becomes tokens for a sentence embedding. The digest covers the
+    model only. ``left_out`` names, for a checkpoint that was just ported, the tensors of the source that were not kept,
+    and why, and ``tokenizer`` its tokenizer's files, by name; files do not store these two.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training run
-            belongs to another model.
+            or the text settings belong to another model.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class Checkpoint:
         source_names: Mapping[str, str] | None = None,
         training: Training | None = None,
         left_out: Mapping[str, str] | None = None,
+        text: TextSettings | None = None,
+        tokenizer: Mapping[str, Path] | None = None,
     ) -> None:
         schema.verify(config, without_verifying(tensors))
         self.config = config
@@ -62,8 +66,11 @@ class Checkpoint:
         self.source_names: Mapping[str, str] = source_names or {}
         self.training = training
         self.left_out: Mapping[str, str] = left_out or {}
+        self.text = text
+        self.tokenizer: Mapping[str, Path] = tokenizer or {}
         _check_source_names(self)
         _check_training(self)
+        _check_text(self)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -135,7 +142,8 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
                     writer.write_array(name, tensor)
                     records[name] = TensorRecord.of(tensor, parameters[name].axes)
             training_record = training and TrainingRecord(training.plan, training.moments.steps, member_records)
-            content = Manifest(checkpoint.config, records, checkpoint.source_names, training_record).to_bytes()
+            manifest = Manifest(checkpoint.config, records, checkpoint.source_names, training_record, checkpoint.text)
+            content = manifest.to_bytes()
             if len(content) > manifests.LONGEST:
                 raise OutputError(
                     f"cannot write {path}: its manifest has {len(content)} bytes, expected at most "
@@ -179,7 +187,11 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     axes = {name: parameter.axes for name, parameter in schema.parameters(manifest.config).items()}
     _compare(path, arrays, manifest.tensors, axes)
     training = _load_training(path, manifest, members, verify)
-    return Checkpoint(manifest.config, _mapped(path, arrays, manifest.tensors, verify), manifest.source_names, training)
+    tensors = _mapped(path, arrays, manifest.tensors, verify)
+    try:
+        return Checkpoint(manifest.config, tensors, manifest.source_names, training, text=manifest.text)
+    except CheckpointError as error:  # the text settings of another model
+        raise npz.unreadable(path, str(error)) from error
 
 
 def _load_training(path: Path, manifest: Manifest, members: Mapping[str, Array], verify: Verify) -> Training | None:
@@ -244,6 +256,18 @@ def _check_training(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"the training run does not match the configuration: {'; '.join(wrong)}; pass the state saved with "
             "this model"
+        )
+
+
+def _check_text(checkpoint: Checkpoint) -> None:
+    text, config = checkpoint.text, checkpoint.config
+    if text is None:
+        return
+    if "sentence_embedding" not in config.heads_on_top:
+        raise CheckpointError("the text settings belong to a sentence_embedding, which the model lacks; leave them out")
+    if text.max_tokens > config.source_max_length:
+        raise CheckpointError(
+            f"max_tokens is {text.max_tokens}; expected at most source_max_length {config.source_max_length}"
         )
 
 

@@ -21,6 +21,7 @@ from triglot.shared.training.plan import Plan
 
 from .checksums import sha256
 from .npz import unreadable
+from .text import MARKS, MOST_MARKS, TextSettings
 
 MEMBER = "manifest.json"
 SCHEMA = "triglot.checkpoint/1"
@@ -33,6 +34,7 @@ _MARKS_OF_CONFIG = 500
 
 _FIELDS = {"schema", "digest", "config", "tensors"}
 _TRAINING_FIELDS = {"plan", "steps", "tensors", "digest"}
+_TEXT_FIELDS = {"max_tokens", "prompts", "default_prompt", "similarity", "digest"}
 _TENSOR_FIELDS = {"dtype", "shape", "sha256"}
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -77,12 +79,13 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The configuration, a record per stored tensor, the names before porting, and the record of a training run."""
+    """The configuration, a record per stored tensor, the names before porting, a training run, and text settings."""
 
     config: ModelConfig
     tensors: Mapping[str, TensorRecord]
     source_names: Mapping[str, str]
     training: TrainingRecord | None = None
+    text: TextSettings | None = None
 
     def to_bytes(self) -> bytes:
         """Return the content of ``manifest.json``."""
@@ -99,6 +102,9 @@ class Manifest:
         }
         if self.training:
             content["training"] = self.training.to_json()
+        if self.text:
+            settings = self.text.to_dict()
+            content["text"] = {**settings, "digest": _hash(settings)}
         return json.dumps(content, indent=1, allow_nan=False).encode()
 
 
@@ -120,6 +126,7 @@ def parse(path: Path, content: bytes, member_count: int, tensor_count: int) -> M
             schema_of_file = repr(fields["schema"])[:100]
             raise unreadable(path, f"its schema is {schema_of_file}, expected {SCHEMA!r}", "update Triglot")
         training = _training(fields.pop("training")) if "training" in fields else None
+        text = _text_settings(fields.pop("text")) if "text" in fields else None
         _object(fields, _FIELDS)
         config = ModelConfig.from_dict(fields["config"])
         layers = config.layers + config.decoder_layers
@@ -149,12 +156,13 @@ def parse(path: Path, content: bytes, member_count: int, tensor_count: int) -> M
         raise unreadable(path, f"{MEMBER} was changed: its digest is wrong")
     if aliases != schema.aliases(config):
         raise unreadable(path, f"the aliases in {MEMBER} are not those of its configuration")
-    return Manifest(config, tensors, source_names, training)
+    return Manifest(config, tensors, source_names, training, text)
 
 
 def _load(content: bytes, member_count: int) -> Any:
     """Decode the JSON: ASCII only, no name twice in an object, no NaN, and not more than ``member_count`` explains."""
-    if sum(content.count(mark) for mark in (b"{", b"[", b",")) > _MARKS_PER_MEMBER * member_count + _MARKS_OF_CONFIG:
+    most_marks = _MARKS_PER_MEMBER * member_count + _MARKS_OF_CONFIG + MOST_MARKS
+    if sum(map(content.count, MARKS.encode())) > most_marks:
         raise ValueError("more JSON than the tensors of the file need")
     return json.loads(content.decode("ascii"), object_pairs_hook=_without_repetition, parse_constant=_refuse_constant)
 
@@ -176,6 +184,14 @@ def _training(value: object) -> TrainingRecord:
         raise ValueError("the digest of the training run is wrong")
     tensors = {name: _tensor(entry, _TENSOR_FIELDS) for name, entry in _object(fields["tensors"]).items()}
     return TrainingRecord(Plan.from_dict(_object(fields["plan"])), fields["steps"], tensors)
+
+
+def _text_settings(value: object) -> TextSettings:
+    fields = _object(value, _TEXT_FIELDS)
+    if fields.pop("digest") != _hash(fields):
+        raise ValueError("the digest of the text settings is wrong")
+    _object(fields["prompts"])
+    return TextSettings(**fields)
 
 
 def _tensor(value: object, names: set[str]) -> TensorRecord:

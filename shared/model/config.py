@@ -255,7 +255,9 @@ class ModelConfig:
 def _dense_layer(fields: object) -> object:
     """Return the layer that an object of JSON describes; anything else as it is, for ``ModelConfig`` to refuse."""
     names = {field.name for field in dataclasses.fields(DenseLayer)}
-    return DenseLayer(**fields) if isinstance(fields, dict) and fields.keys() == names else fields
+    if not isinstance(fields, dict) or fields.keys() != names:
+        return cast("object", fields)
+    return DenseLayer(**cast("dict[str, Any]", fields))
 
 
 def _refuse(field: str, got: object, expected: str) -> ConfigError:
@@ -287,8 +289,9 @@ def _check_types(config: ModelConfig) -> None:
                     f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice",
                 )
         elif name == "sentence_layers":
-            if type(value) is not tuple or not all(isinstance(layer, DenseLayer) for layer in value):
-                raise _refuse(name, value, "a tuple of DenseLayer (in JSON a list of objects: size, bias, activation)")
+            layers = cast("tuple[object, ...]", value)
+            if type(value) is not tuple or not all(isinstance(layer, DenseLayer) for layer in layers):
+                raise _refuse(name, layers, "a tuple of DenseLayer (in JSON a list of objects: size, bias, activation)")
         elif get_origin(hint) is Literal:
             if value not in arguments:
                 raise _refuse(name, value, f"one of {', '.join(arguments)}")

@@ -77,7 +77,15 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
     if checkpoint.training:
         left_out["the training state"] = "it belongs to the weights before they were converted"
     tensors = _Converted(checkpoint.tensors, FLOATS[dtype])
-    return Checkpoint(checkpoint.config, tensors, checkpoint.source_names, left_out=left_out), losses
+    converted = Checkpoint(
+        checkpoint.config,
+        tensors,
+        checkpoint.source_names,
+        left_out=left_out,
+        text=checkpoint.text,
+        tokenizer=checkpoint.tokenizer,
+    )
+    return converted, losses
 
 
 class _Converted(Mapping[str, Array]):

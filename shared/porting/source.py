@@ -17,6 +17,7 @@ from .containers import zip as zip_file
 from .json_file import read_object
 
 CONFIG_FILE = "config.json"
+MODULES_FILE = "modules.json"
 # The weights of a folder. The first one that exists is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams")
 
@@ -54,6 +55,11 @@ class Source:
             return False
         members = zip_file.names(self.path)
         return manifest.MEMBER in members or (self.path.suffix == ".npz" and not members)
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether it is a folder with the modules of sentence-transformers."""
+        return (self.path / MODULES_FILE).is_file()
 
     @cached_property
     def weights(self) -> Path:

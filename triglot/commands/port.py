@@ -23,7 +23,9 @@ def port(
     source: ModelArgument,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="File to write, or new folder for huggingface."),
+        typer.Argument(
+            metavar="TARGET", help="File to write, or new folder for huggingface and sentence-transformers."
+        ),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
@@ -62,6 +64,8 @@ def port(
             show(tables.print_line, f"left out {name}: {reason}")
         if losses is not None:
             show(tables.print_line, f"converted to {dtype}: {losses.describe()}")
+        if remark := porting.find_dialect(target_dialect).remark(checkpoint):
+            show(tables.print_line, remark)
         show(tables.print_line, f"{target}: {len(checkpoint.tensors)} tensors, digest {checkpoint.digest}")
 
 

@@ -12,6 +12,7 @@ from . import (
     huggingface,
     neutral,
     own_modules,
+    sentence_transformers,
     stock_encoder,
 )
 
@@ -19,6 +20,7 @@ _ARTICLES = (article_translation, article_dygraph, article_prenorm, article_anno
 _LISTED = (
     neutral.DIALECT,
     huggingface.DIALECT,
+    sentence_transformers.DIALECT,
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
     own_modules.NNX.dialect,

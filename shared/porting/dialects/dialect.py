@@ -28,7 +28,8 @@ class Dialect:
     ``expected`` describes its files, for messages. ``sign`` returns what shows that a source is in this dialect, such
     as the name of a tensor; empty if nothing does. ``read`` takes the configuration that completes or corrects the
     source's own. ``check_target`` refuses, before any work is done, a path that ``write`` cannot write.
-    ``reads_folders``: a source may be a folder.
+    ``reads_folders``: a source may be a folder. ``remark`` returns what a user still has to do with the written files;
+    empty if nothing.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Dialect:
     write: Callable[[Checkpoint, Path], None]
     check_target: Callable[[Path], None]
     reads_folders: bool = True
+    remark: Callable[[Checkpoint], str] = lambda _: ""
 
 
 def unanswered(fields: Sequence[str]) -> PortingError:

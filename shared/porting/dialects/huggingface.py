@@ -5,19 +5,17 @@ A model is a folder with ``config.json`` and its weights, or a bare file of weig
 """
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
 from triglot.shared import files
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import OutputError, PortingError, TriglotError
+from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.recipes import ConfigOverride, configured
 from triglot.shared.model.schema import MASKED_LM_TABLE
@@ -57,6 +55,8 @@ _SIGNS = {
 def sign(source: Source) -> str:
     """Return the name of the table of tokens or of the first query weight, if the source has it."""
     if source.is_neutral:
+        return ""
+    if source.has_modules:  # a folder of sentence-transformers, of which the encoder is a part
         return ""
     return next((name for name in source.tensors if _plain_name(name) in _SIGNS), "")
 
@@ -125,6 +125,17 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         PortingError: this dialect cannot express the model.
         OutputError: the target cannot be written.
     """
+    fields, tensors = to_write(checkpoint)
+    with files.writing_folder(target) as folder:
+        write_files(folder, fields, tensors)
+
+
+def to_write(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the content of ``config.json``, and the tensors by name.
+
+    Raises:
+        PortingError: this dialect cannot express the model.
+    """
     config = checkpoint.config
     family, json_fields = to_json(config)
     prefix = "" if set(config.heads_on_top) <= {"pooler"} else family.prefix_of(json_fields["model_type"])
@@ -134,23 +145,18 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
     }
     if family.duplicate_bias and family.decoder in tensors:
         tensors[family.duplicate_bias] = tensors[family.bias]  # of an untied decoder, transformers stores both
-    target = target.absolute()  # "." has no parent
-    files.check_folder(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=target.parent) as temporary:
-            folder = Path(temporary) / "model"
-            folder.mkdir()
-            (folder / CONFIG_FILE).write_text(
-                json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-            )
-            with (folder / WEIGHTS_FILE).open("wb") as file:
-                safetensors.write(file, tensors)
-            files.sync(folder / CONFIG_FILE, folder / WEIGHTS_FILE, folder)
-            os.rename(folder, target)
-            files.sync(target.parent)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
+    return json_fields, tensors
+
+
+def write_files(folder: Path, fields: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+    """Write a configuration and weights into a folder.
+
+    Raises:
+        OSError, ValueError: a file cannot be written.
+    """
+    (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with (folder / WEIGHTS_FILE).open("wb") as file:
+        safetensors.write(file, tensors)
 
 
 def _remove_duplicates(
