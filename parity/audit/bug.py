@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from triglot.shared.arrays import Array
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DenseLayer, ModelConfig
 from triglot.shared.model.recipes import recipe
 
 POST_NORM, PRE_NORM, TASKS = "bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"
@@ -20,6 +20,19 @@ CLASSIFIER = replace(
     classes=5,
 )
 DISCRIMINATOR = replace(recipe(POST_NORM), embedding_size=16, heads_on_top=("replaced_token",))
+# A max of negative numbers shows padding, and a last layer without an activation its bias.
+EMBEDDING = replace(
+    recipe(POST_NORM),
+    heads_on_top=("sentence_embedding",),
+    sentence_pooling="mean",
+    sentence_layers=(
+        DenseLayer(size=20, bias=True, activation="tanh"),
+        DenseLayer(size=20, bias=True, activation="none"),
+    ),
+    sentence_normalized=True,
+)
+POOLED_FIRST = replace(EMBEDDING, sentence_pooling="cls")
+POOLED_MAX = replace(EMBEDDING, sentence_pooling="max", sentence_layers=())
 
 FORWARD_CHECKS = ("masks", "steps", "forward")
 
