@@ -20,14 +20,14 @@ CLASSIFIER = replace(
     classes=5,
 )
 DISCRIMINATOR = replace(recipe(POST_NORM), embedding_size=16, heads_on_top=("replaced_token",))
-# A max of negative numbers shows padding, and a last layer without an activation its bias.
+_SQUARE = recipe(POST_NORM).hidden_size  # layers that may be left out or exchanged
 EMBEDDING = replace(
     recipe(POST_NORM),
     heads_on_top=("sentence_embedding",),
     sentence_pooling="mean",
     sentence_layers=(
-        DenseLayer(size=20, bias=True, activation="tanh"),
-        DenseLayer(size=20, bias=True, activation="none"),
+        DenseLayer(size=_SQUARE, bias=True, activation="tanh"),
+        DenseLayer(size=_SQUARE, bias=True, activation="none"),
     ),
     sentence_normalized=True,
 )

@@ -88,16 +88,16 @@ BUGS = {
         EMBEDDING,
         checks=("steps",),
     ),
-    "dense layers skipped": everywhere(
+    "linear layer of a dense layer skipped": everywhere(
         f"{_PATH}.dense.0.linear",
         _FILE,
-        {'x = observe(probe, "linear", self.linear(x))': 'observe(probe, "linear", x)'},
+        {'x = observe(probe, "linear", self.linear(x))': 'x = observe(probe, "linear", x)'},
         EMBEDDING,
     ),
     "dense layer without its activation": everywhere(
         f"{_PATH}.dense.0.activation", _FILE, {"self.activation(x)": "x"}, EMBEDDING
     ),
-    "dense layers in reverse order": everywhere(
+    "second dense layer with the weights of the first": everywhere(
         f"{_PATH}.dense.1.linear",
         _FILE,
         {"enumerate(self.dense)": "enumerate([self.dense[0], self.dense[0]])"},
