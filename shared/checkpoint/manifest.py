@@ -191,7 +191,10 @@ def _text_settings(value: object) -> TextSettings:
     if fields.pop("digest") != _hash(fields):
         raise ValueError("the digest of the text settings is wrong")
     _object(fields["prompts"])
-    return TextSettings(**fields)
+    try:
+        return TextSettings(**fields)
+    except CheckpointError as error:
+        raise ValueError("the text settings are impossible") from error
 
 
 def _tensor(value: object, names: set[str]) -> TensorRecord:

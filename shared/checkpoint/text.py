@@ -39,8 +39,8 @@ class TextSettings:
         if type(self.max_tokens) is not int or self.max_tokens < 1:
             raise _refused("max_tokens", self.max_tokens, "a whole number of at least 1")
         is_mapping = isinstance(self.prompts, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_mapping or not all(isinstance(text, str) for item in self.prompts.items() for text in item):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _refused("prompts", self.prompts, "texts by name")
+        if not is_mapping or not all(_is_unicode(text) for entry in self.prompts.items() for text in entry):
+            raise _refused("prompts", self.prompts, "Unicode texts by name")
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
             raise _refused("default_prompt", self.default_prompt, f"None, or one of {', '.join(self.prompts)}")
         if self.similarity is not None and self.similarity not in (names := get_args(Similarity)):
@@ -61,6 +61,11 @@ class TextSettings:
             "default_prompt": self.default_prompt,
             "similarity": self.similarity,
         }
+
+
+def _is_unicode(text: object) -> bool:
+    """Return whether ``text`` is text that JSON brings back; halves of a surrogate pair would be joined."""
+    return isinstance(text, str) and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _refused(name: str, value: object, expected: str) -> CheckpointError:

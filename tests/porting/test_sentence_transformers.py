@@ -207,6 +207,20 @@ def test_a_checkpoint_file_keeps_everything_but_the_tokenizer(save, tmp_path, co
         port(folder, tmp_path / "second", target_dialect="sentence-transformers")
 
 
+def test_the_example_of_the_guide_gives_the_vectors_of_the_library():
+    from sentence_transformers import SentenceTransformer
+
+    page = (Path(__file__).parents[2] / "docs" / "porting.md").read_text()
+    section = page.partition("## The dialect `sentence-transformers`\n")[2]
+    code = section.partition("```python\n")[2].partition("```")[0].replace("path/to/sentence-model", str(minilm()))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    native = SentenceTransformer(str(minilm()), device="cpu", local_files_only=True)
+    texts = ["How do I port a model?", "Prove the port."]
+    # Both are within 8 times the noise in the other tests; a wrong token or prompt changes more than 0.01.
+    np.testing.assert_allclose(names["vectors"], native.encode(texts), rtol=0, atol=1e-5)
+
+
 def test_the_settings_follow_the_head(save, tmp_path):
     _, folder = save("mean")
     ported = port(folder, tmp_path / "model.npz")
@@ -323,7 +337,11 @@ REFUSED = {
     "length": ("sentence_bert_config.json", {"max_seq_length": 0}, "maximum number of tokens is 0; expected a whole"),
     "sparse": ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'"),
     "cut": ("config_sentence_transformers.json", {"truncate_dim": 2}, "truncate_dim is 2; expected None"),
-    "prompts": ("config_sentence_transformers.json", {"prompts": ["a"]}, r"prompts is \['a'\]; expected texts by name"),
+    "prompts": (
+        "config_sentence_transformers.json",
+        {"prompts": ["a"]},
+        r"prompts is \['a'\]; expected Unicode texts by name",
+    ),
     "default": (
         "config_sentence_transformers.json",
         {"default_prompt_name": "b"},
@@ -388,7 +406,8 @@ def test_tensors_of_a_dense_layer_are_strict(folder):
     [
         ((0, {}), "max_tokens is 0; expected a whole number of at least 1"),
         ((True, {}), "max_tokens is True; expected a whole number of at least 1"),
-        ((5, {"a": 1}), "prompts is {'a': 1}; expected texts by name"),
+        ((5, {"a": 1}), "prompts is {'a': 1}; expected Unicode texts by name"),
+        ((5, {"a": "\ud83d\ude00"}), r"prompts is .*ud83d.*; expected Unicode texts by name"),
         ((5, {"a": ""}, "b"), "default_prompt is 'b'; expected None, or one of a"),
         ((5, {}, None, "cos"), "similarity is 'cos'; expected None, or one of cosine, dot"),
         ((5, {"a": "," * 5000}), "the prompts take .* expected at most 131,072, and at most 4,000 commas"),
