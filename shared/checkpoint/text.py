@@ -41,8 +41,8 @@ class TextSettings:
         is_mapping = isinstance(self.prompts, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_mapping or not all(_is_unicode(text) for entry in self.prompts.items() for text in entry):
             raise _refused("prompts", self.prompts, "Unicode texts by name")
-        if self.default_prompt is not None and self.default_prompt not in self.prompts:
-            raise _refused("default_prompt", self.default_prompt, f"None, or one of {', '.join(self.prompts)}")
+        if self.default_prompt is not None and self.default_prompt not in list(self.prompts):  # JSON may hold a list
+            raise _refused("default_prompt", self.default_prompt, f"None, or one of {', '.join(self.prompts):.200}")
         if self.similarity is not None and self.similarity not in (names := get_args(Similarity)):
             raise _refused("similarity", self.similarity, f"None, or one of {', '.join(names)}")
         content = json.dumps(self.to_dict())

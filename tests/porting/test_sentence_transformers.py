@@ -302,6 +302,8 @@ def test_several_pooling_flags_and_their_default(folder):
 def test_a_limit_beyond_the_positions_is_that_of_the_positions(folder):
     edit(folder / "tokenizer_config.json", model_max_length=1e30)
     assert text_of(folder).max_tokens == 40
+    edit(folder / "tokenizer_config.json", model_max_length=None)
+    assert text_of(folder).max_tokens == 40
     edit(folder / "sentence_bert_config.json", max_seq_length=41)
     assert text_of(folder).max_tokens == 40
 
@@ -409,6 +411,7 @@ def test_tensors_of_a_dense_layer_are_strict(folder):
         ((5, {"a": 1}), "prompts is {'a': 1}; expected Unicode texts by name"),
         ((5, {"a": "\ud83d\ude00"}), r"prompts is .*ud83d.*; expected Unicode texts by name"),
         ((5, {"a": ""}, "b"), "default_prompt is 'b'; expected None, or one of a"),
+        ((5, {"a": ""}, ["a"]), r"default_prompt is \['a'\]; expected None, or one of a"),
         ((5, {}, None, "cos"), "similarity is 'cos'; expected None, or one of cosine, dot"),
         ((5, {"a": "," * 5000}), "the prompts take .* expected at most 131,072, and at most 4,000 commas"),
         ((5, {"a": "x" * 200_000}), "the prompts take 200,0.. characters; expected at most 131,072"),

@@ -180,7 +180,8 @@ def read_text_settings(folder: Path, encoder: Path, source_max_length: int) -> T
     length = fields.get("max_seq_length")
     if length is None:
         file = encoder / _TOKENIZER_CONFIG_FILE
-        length = _optional(file).get("model_max_length", source_max_length)
+        length = _optional(file).get("model_max_length")
+        length = source_max_length if length is None else length
     if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1 or length % 1:
         raise _refused(file, "the maximum number of tokens", length, "a whole number of at least 1")
     file = folder / SETTINGS_FILE
