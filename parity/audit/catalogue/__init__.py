@@ -1,6 +1,9 @@
 """The catalogue of bugs, by name. Each module holds those of one part of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import named_values
 
 from . import attention, decoder, embeddings, generation, heads, layers, model, sentence_embedding, training
 
@@ -39,5 +42,16 @@ BLIND: Mapping[str, Sequence[str]] = {
         "tanh GELU for the exact GELU",
         "weights rounded to float16 when loaded",
         "no causal mask while decoding",
+        "shortest length 1e-6 for 1e-12",
     ),
 }
+
+
+def blind(dtype: str, config: ModelConfig, checks: Collection[str]) -> tuple[str, ...]:
+    """Return the bugs that ``dtype`` is too coarse to show, of those for these kinds of check in heads that exist."""
+    return tuple(
+        name
+        for name in BLIND.get(dtype, ())
+        if {*BUGS[name].checks} & {*checks}
+        and (not BUGS[name].found_at.startswith("heads.") or BUGS[name].found_at in named_values(config))
+    )
