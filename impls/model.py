@@ -59,6 +59,7 @@ class Model:
         "next_sentence": (B, 2), the scores of "the second segment follows the first" and "it does not".
         "sequence_classifier": (B, classes). "token_classifier": (B, S, classes), zero at padding tokens.
         "replaced_token": (B, S), high for tokens that a generator replaced, zero at padding tokens.
+        "sentence_embedding": (B, E), one vector for each row.
 
         Raises:
             InputError: an input does not fit the model, or the heads need a target.

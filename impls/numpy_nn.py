@@ -2,8 +2,9 @@
 
 Two properties have to hold for every function here:
 
-- Sums go through ``matmul``, ``linear``, ``mean``, ``softmax`` or ``log_softmax``. ``permuted_contractions`` can then
-  shuffle their order, which shows the rounding errors that a correct implementation may have.
+- Sums go through ``matmul``, ``linear``, ``total``, ``mean``, ``softmax`` or ``log_softmax``.
+  ``permuted_contractions`` can then shuffle their order, which shows the rounding errors that a correct implementation
+  may have.
 - Outside that context, nothing uses ``np.var``, ``np.abs`` or another function that is silently wrong for complex
   numbers, because ``training.derivative`` takes complex steps.
 
@@ -79,13 +80,27 @@ def linear(x: ndarray, weight: ndarray, bias: ndarray | None) -> ndarray:
     return y.reshape(*x.shape[:-1], -1)
 
 
+def total(x: ndarray) -> ndarray:
+    """Return the sum over the last axis, (..., 1). x: (..., D)."""
+    generator = _generator.get()
+    if generator is None:
+        return x.sum(axis=-1, keepdims=True)
+    rows = x.reshape(-1, x.shape[-1])
+    parts: list[ndarray] = []
+    for part, order in _orders(rows, generator):
+        cut = int(generator.integers(len(order) + 1))
+        first, second = (rows[part][:, terms].sum(axis=-1) for terms in (order[:cut], order[cut:]))
+        parts.append(first + second)
+    return np.concatenate(parts).reshape(*x.shape[:-1], 1)
+
+
 def mean(x: ndarray) -> ndarray:
     """Return the mean over the last axis, (..., 1). x: (..., D).
 
     Kernels that update a mean term by term round it at every step. No order of a sum shows this if all terms are equal,
     so inside ``permuted_contractions`` the mean also moves by up to one unit in the last place.
     """
-    y = _sum(x) / x.shape[-1]
+    y = total(x) / x.shape[-1]
     generator = _generator.get()
     if generator is None:
         return y
@@ -111,13 +126,13 @@ def variance(x: ndarray) -> ndarray:
 def softmax(x: ndarray) -> ndarray:
     """Return the softmax over the last axis."""
     exponentials = np.exp(x - np.real(x).max(axis=-1, keepdims=True))
-    return exponentials / _sum(exponentials)
+    return exponentials / total(exponentials)
 
 
 def log_softmax(x: ndarray) -> ndarray:
     """Return the logarithm of the softmax over the last axis."""
     shifted = x - np.real(x).max(axis=-1, keepdims=True)
-    return shifted - np.log(_sum(np.exp(shifted)))
+    return shifted - np.log(total(np.exp(shifted)))
 
 
 def relu(x: ndarray) -> ndarray:
@@ -187,20 +202,6 @@ def _rounded_differently(y: ndarray) -> ndarray:
     if generator is None:
         return y
     return np.where(generator.random(y.shape) < generator.random(), np.nextafter(y, np.zeros_like(y)), y)
-
-
-def _sum(x: ndarray) -> ndarray:
-    """Return the sum over the last axis, which keeps size 1."""
-    generator = _generator.get()
-    if generator is None:
-        return x.sum(axis=-1, keepdims=True)
-    rows = x.reshape(-1, x.shape[-1])
-    parts: list[ndarray] = []
-    for part, order in _orders(rows, generator):
-        cut = int(generator.integers(len(order) + 1))
-        first, second = (rows[part][:, terms].sum(axis=-1) for terms in (order[:cut], order[cut:]))
-        parts.append(first + second)
-    return np.concatenate(parts).reshape(*x.shape[:-1], 1)
 
 
 def _orders(x: ndarray, generator: np.random.Generator) -> Iterator[tuple[slice, ndarray]]:

@@ -4,7 +4,8 @@ In a deep model tokens grow alike, pre-activations stay small and variances stay
 approximate GELU hardly shows at the output. Each step therefore also runs alone, on values that replace its inputs:
 
 ``normal``        unit variance everywhere, and attention that is neither flat nor sharp
-``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result
+``low_variance``  vectors with deviations from 1 down to 1e-6, where epsilon decides the result; before a division by
+                  their length, vectors that are shorter than its limit, and a vector of zeros
 ``large``         pre-activations and scores of up to a hundred, where a power overflows and a softmax saturates
 ``offset``        vectors with a mean of a thousand deviations, where a variance may cancel
 ``masking``       scores around the masking value, which show what that value is and whether it is added to the scores
@@ -74,6 +75,8 @@ def _draw(
     generator: np.random.Generator,
     dtype: str,
 ) -> Array:
+    if kind == "low_variance" and named.name == _normalized(config):
+        return _short(_normal(shape, generator, dtype), dtype)
     if named.axes[-1] == "hidden":
         return _vectors(kind, shape, generator, dtype)
     drawn = _normal(shape, generator, dtype)
@@ -87,6 +90,26 @@ def _draw(
             return _scores_around(max(config.masking_value, _LOWEST_MASKING[dtype]), drawn)
         drawn[:, :, 1::2] += _LOWEST_MASKING[dtype]  # excluded tokens must lose even to these scores
     return drawn
+
+
+def _normalized(config: ModelConfig) -> str | None:
+    """Return the name of the value that a sentence embedding scales to length 1; None if it does not."""
+    if not config.sentence_normalized:
+        return None
+    last = f"dense.{len(config.sentence_layers) - 1}.activation" if config.sentence_layers else "pooled"
+    return f"heads.sentence_embedding.{last}"
+
+
+def _short(drawn: Array, dtype: str) -> Array:
+    """Return vectors of ordinary length, around the limit of 1e-12 and far below it, and one of zeros, in turns.
+
+    Float16 cannot hold the short ones, which become zeros.
+    """
+    lengths = np.array([1.0, 1e-12, 1e-14, 0.0])[np.arange(len(drawn)) % 4]
+    if dtype == "float16":
+        lengths = np.where(lengths < 1, 0.0, lengths)
+    unit = drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+    return (unit * lengths[:, None]).astype(drawn.dtype)
 
 
 def _scores_around(value: float, drawn: Array) -> Array:

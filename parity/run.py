@@ -25,7 +25,7 @@ from triglot.shared.inputs import Batch, check_batch, random_batches
 from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
 
-from .audit.catalogue import BLIND, BUGS
+from .audit.catalogue import blind
 from .checks import KINDS
 from .jobs import Build
 from .judge import Subject, first_divergence, merge
@@ -206,7 +206,7 @@ def compare(
         amplification=findings.amplification,
         unchecked=unselected,
         lacking=tuple(findings.lacking),
-        blind=tuple(bug for bug in BLIND.get(dtype, ()) if {*BUGS[bug].checks} & {*checks, *unselected}),
+        blind=blind(dtype, config, {*checks, *unselected}),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
 

@@ -125,7 +125,7 @@ def resolve(
 def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Collection[str] | None) -> Source:
     if name in TRAINED:
         folder = _trained_weights(name)
-        checkpoint = porting.read(folder, config=config, heads=heads)
+        checkpoint = porting.read(folder, "huggingface", config, heads)
         return Source(name, checkpoint, _tokenizer(folder), "huggingface", path=folder)
     final = recipes.configured(recipes.recipe(name).to_dict(), config)
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)

@@ -158,17 +158,24 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
         "config": checkpoint.config.to_dict(),
         "tensors": tensors,
         "aliases": checkpoint.aliases,
+        "text": checkpoint.text and checkpoint.text.to_dict(),
     }
 
 
 def print_contents(inspected: Mapping[str, Any]) -> None:
-    """Print the result of ``contents``: the configuration, one line per tensor, and the totals."""
+    """Print the result of ``contents``: the configuration, text settings, one line per tensor, and the totals."""
     screen = console()
     fields = table("configuration", "")
     for name, value in inspected["config"].items():
         fields.add_row(name, str(value))
     screen.print(fields)
     screen.print()
+    if inspected["text"]:
+        settings = table("text", "")
+        for name, value in inspected["text"].items():
+            settings.add_row(name, Text(str(value)))
+        screen.print(settings)
+        screen.print()
     tensors = table("tensor", "axes", *number_columns("shape", "dtype", "bytes"))
     for name, tensor in inspected["tensors"].items():
         shape = " x ".join(map(str, tensor["shape"]))

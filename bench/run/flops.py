@@ -73,6 +73,8 @@ def forward_operations(config: ModelConfig, batch: Batch) -> float:
         total += 2 * source * config.hidden_size * config.classes
     if "replaced_token" in config.heads_on_top:
         total += 2 * source * config.hidden_size * (config.hidden_size + 1)
+    for size, layer in zip(config.sentence_sizes, config.sentence_layers, strict=False):
+        total += 2 * size * layer.size
     total += 2 * source * config.embedding_size * config.hidden_size  # the projection
     return float(np.sum(total))
 

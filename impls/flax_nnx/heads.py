@@ -1,6 +1,6 @@
 """Heads: what turns the output of the encoder or of the decoder into predictions.
 
-Shapes: B batch, S length, T target length, D hidden size, E embedding size, V vocabulary, C classes.
+Shapes: B batch, S length, T target length, D hidden size, E size of an embedding, V vocabulary, C classes.
 """
 
 from flax import nnx
@@ -13,6 +13,7 @@ from triglot.shared.model.probe import Probe, observe, under
 from .feed_forward import ACTIVATIONS
 from .masks import log_softmax
 from .norms import NORMS
+from .sentence_embedding import SentenceEmbedding
 
 POOLER_ACTIVATIONS = {**ACTIVATIONS, "tanh": jnp.tanh}
 
@@ -68,9 +69,9 @@ class Heads(nnx.Module):
     On an encoder: "pooler", the first token through a linear layer and an activation, (B, D); "masked_lm", see
     ``MaskedLM``; "next_sentence", scores for a second segment that follows the first and for one that does not, (B, 2)
     (Devlin et al. 2018); "sequence_classifier", class scores from the pooler, (B, C); "token_classifier", class
-    scores for each token, (B, S, C); "replaced_token", see ``ReplacedToken``. On a decoder: "logits", scores of the
-    target vocabulary for the next token, (B, T, V), or "log_probabilities", the log-softmax of such scores. Padding
-    tokens have scores of zero.
+    scores for each token, (B, S, C); "replaced_token", see ``ReplacedToken``; "sentence_embedding", one vector for each
+    row, (B, E), see ``SentenceEmbedding``. On a decoder: "logits", scores of the target vocabulary for the next token,
+    (B, T, V), or "log_probabilities", the log-softmax of such scores. Padding tokens have scores of zero.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -91,6 +92,8 @@ class Heads(nnx.Module):
             self.token_classifier = nnx.Linear(config.hidden_size, config.classes, rngs=rngs)
         if "replaced_token" in config.heads_on_top:
             self.replaced_token = ReplacedToken(config, rngs=rngs)
+        if "sentence_embedding" in config.heads_on_top:
+            self.sentence_embedding = SentenceEmbedding(config, rngs=rngs)
 
     def __call__(
         self, x: Array, valid: Array, token_table: Array | None, probe: Probe | None = None
@@ -126,4 +129,7 @@ class Heads(nnx.Module):
         if hasattr(self, "replaced_token"):
             scores = self.replaced_token(x, valid, probe=under(probe, "replaced_token"))
             outputs["replaced_token"] = observe(probe, "replaced_token", scores)
+        if hasattr(self, "sentence_embedding"):
+            embedding = self.sentence_embedding(x, valid, probe=under(probe, "sentence_embedding"))
+            outputs["sentence_embedding"] = observe(probe, "sentence_embedding", embedding)
         return outputs

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from triglot.shared.arrays import Array
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DenseLayer, ModelConfig
 from triglot.shared.model.recipes import recipe
 
 POST_NORM, PRE_NORM, TASKS = "bert-base-tiny", "dygraph-tiny", "ernie-base-tiny"
@@ -34,6 +34,19 @@ WITHOUT_BIASES = replace(
     final_norm_bias=False,
 )
 DISCRIMINATOR = replace(recipe(POST_NORM), embedding_size=16, heads_on_top=("replaced_token",))
+_SQUARE = recipe(POST_NORM).hidden_size  # layers that may be left out or exchanged
+EMBEDDING = replace(
+    recipe(POST_NORM),
+    heads_on_top=("sentence_embedding",),
+    sentence_pooling="mean",
+    sentence_layers=(
+        DenseLayer(size=_SQUARE, bias=True, activation="tanh"),
+        DenseLayer(size=_SQUARE, bias=True, activation="none"),
+    ),
+    sentence_normalized=True,
+)
+POOLED_FIRST = replace(EMBEDDING, sentence_pooling="cls")
+POOLED_MAX = replace(EMBEDDING, sentence_pooling="max", sentence_layers=())
 
 FORWARD_CHECKS = ("masks", "steps", "forward")
 

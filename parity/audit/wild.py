@@ -13,7 +13,7 @@ import numpy as np
 
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DenseActivation, DenseLayer, ModelConfig
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 from triglot.shared.model.schema import parameters
@@ -145,7 +145,7 @@ def _wild_config(draw: Draw) -> ModelConfig:
     )
     positions = draw.one_of("none", "learned", "sinusoidal")
     width = draw.one_of(0, draw.between(8, 257))
-    return replace(
+    config = replace(
         base,
         source_vocabulary=draw.between(3, 200),
         segments=draw.one_of(0, 2, 16),
@@ -158,6 +158,23 @@ def _wild_config(draw: Draw) -> ModelConfig:
         classes=draw.between(1, 9) if "token_classifier" in heads else 0,
         tied_embeddings="masked_lm" in heads and draw.one_of(True, False),
     )
+    # Drawn last, so that the other choices of a seed stay what they were.
+    return _with_sentence_embedding(config, draw) if draw.between(1, 4) == 1 else config
+
+
+def _with_sentence_embedding(config: ModelConfig, draw: Draw) -> ModelConfig:
+    return replace(
+        config,
+        heads_on_top=(*config.heads_on_top, "sentence_embedding"),
+        sentence_pooling=draw.one_of("mean", "cls", "max"),
+        sentence_layers=tuple(_wild_layer(draw) for _ in range(draw.between(0, 2))),
+        sentence_normalized=draw.one_of(True, False),
+    )
+
+
+def _wild_layer(draw: Draw) -> DenseLayer:
+    activation: DenseActivation = draw.one_of("none", "tanh", "relu", "gelu", "gelu_tanh")
+    return DenseLayer(size=draw.between(1, 64), bias=draw.one_of(True, False), activation=activation)
 
 
 def wild_checkpoint(seed: int, dtype: str) -> Checkpoint:

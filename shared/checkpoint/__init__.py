@@ -2,9 +2,12 @@
 
 from .checkpoint import Checkpoint, Verify, check_finite, check_finite_tensor, check_target, load, save
 from .shards import parse_size
+from .text import Similarity, TextSettings
 
 __all__ = [
     "Checkpoint",
+    "Similarity",
+    "TextSettings",
     "Verify",
     "check_finite",
     "check_finite_tensor",

@@ -24,6 +24,7 @@ from . import manifest as manifests
 from . import npz, shards, training_state
 from .checksums import VerifiedTensors, with_checksum, without_verifying
 from .manifest import Manifest, TensorRecord, TrainingRecord
+from .text import TextSettings
 
 SUFFIX = ".npz"
 
@@ -40,13 +41,14 @@ class Checkpoint:
 
     ``source_names`` gives, for a ported checkpoint, the name that each tensor had before. ``aliases`` are further names
     of tied tensors, which are stored once: alias -> name in ``tensors``. ``training`` holds what is needed to resume a
-    training of these weights; the digest covers the model only. For a checkpoint that was just ported, ``left_out``
-    names the tensors of the source that were not kept, and why, and ``transforms`` says in words what was done to the
-    others; files store neither.
+    training of these weights; ``text`` says how text becomes tokens for a sentence embedding. The digest covers the
+    model only. For a checkpoint that was just ported, ``left_out`` names the tensors of the source that were not kept,
+    and why, ``transforms`` says in words what was done to the others, and ``tokenizer`` has the files of its tokenizer,
+    by name; files store none of these three.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training run
-            belongs to another model.
+            or the text settings belong to another model.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Checkpoint:
         training: Training | None = None,
         left_out: Mapping[str, str] | None = None,
         transforms: Mapping[str, str] | None = None,
+        text: TextSettings | None = None,
+        tokenizer: Mapping[str, Path] | None = None,
     ) -> None:
         schema.verify(config, without_verifying(tensors))
         self.config = config
@@ -65,8 +69,11 @@ class Checkpoint:
         self.training = training
         self.left_out: Mapping[str, str] = left_out or {}
         self.transforms: Mapping[str, str] = transforms or {}
+        self.text = text
+        self.tokenizer: Mapping[str, Path] = tokenizer or {}
         _check_source_names(self)
         _check_training(self)
+        _check_text(self)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -174,7 +181,8 @@ class _Content:
         training_record = training and TrainingRecord(
             training.plan, training.moments.steps, {name: self._records[name] for name in sorted(self._members)}
         )
-        return Manifest(self._checkpoint.config, records, self._checkpoint.source_names, training_record)
+        source = self._checkpoint
+        return Manifest(source.config, records, source.source_names, training_record, source.text)
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
@@ -208,9 +216,11 @@ def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
     axes = {name: parameter.axes for name, parameter in schema.parameters(manifest.config).items()}
     _compare(path, arrays, manifest.tensors, axes)
     training = _load_training(path, paths, manifest, members, verify)
-    return Checkpoint(
-        manifest.config, _mapped(paths, arrays, manifest.tensors, verify), manifest.source_names, training
-    )
+    tensors = _mapped(paths, arrays, manifest.tensors, verify)
+    try:
+        return Checkpoint(manifest.config, tensors, manifest.source_names, training, text=manifest.text)
+    except CheckpointError as error:  # the text settings of another model
+        raise npz.unreadable(path, str(error)) from error
 
 
 def _read_file(path: Path) -> tuple[Manifest, dict[str, Array], bool]:
@@ -293,6 +303,18 @@ def _check_training(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"the training run does not match the configuration: {'; '.join(wrong)}; pass the state saved with "
             "this model"
+        )
+
+
+def _check_text(checkpoint: Checkpoint) -> None:
+    text, config = checkpoint.text, checkpoint.config
+    if text is None:
+        return
+    if "sentence_embedding" not in config.heads_on_top:
+        raise CheckpointError("the text settings belong to a sentence_embedding, which the model lacks; leave them out")
+    if text.max_tokens > config.source_max_length:
+        raise CheckpointError(
+            f"max_tokens is {text.max_tokens}; expected at most source_max_length {config.source_max_length}"
         )
 
 

@@ -20,6 +20,7 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
 from .npz import unreadable
+from .text import MARKS, MOST_MARKS, TextSettings
 
 MEMBER = "manifest.json"
 SCHEMA = "triglot.checkpoint/1"
@@ -32,6 +33,7 @@ _MARKS_OF_CONFIG = 500
 
 _FIELDS = {"schema", "digest", "config", "tensors"}
 _TRAINING_FIELDS = {"plan", "steps", "tensors", "digest"}
+_TEXT_FIELDS = {"max_tokens", "prompts", "default_prompt", "similarity", "digest"}
 _TENSOR_FIELDS = {"dtype", "shape", "sha256"}
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -76,12 +78,13 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The configuration, a record per stored tensor, the names before porting, and the record of a training run."""
+    """The configuration, a record per stored tensor, the names before porting, a training run, and text settings."""
 
     config: ModelConfig
     tensors: Mapping[str, TensorRecord]
     source_names: Mapping[str, str]
     training: TrainingRecord | None = None
+    text: TextSettings | None = None
 
     def to_json(self, schema_name: str = SCHEMA) -> dict[str, Any]:
         """Return the fields of ``manifest.json``."""
@@ -98,6 +101,9 @@ class Manifest:
         }
         if self.training:
             content["training"] = self.training.to_json()
+        if self.text:
+            settings = self.text.to_dict()
+            content["text"] = {**settings, "digest": _hash(settings)}
         return content
 
 
@@ -145,6 +151,7 @@ def parse(path: Path, name: str, fields: dict[str, Any], tensor_count: int) -> M
     """
     try:
         training = _training(fields.pop("training")) if "training" in fields else None
+        text = _text_settings(fields.pop("text")) if "text" in fields else None
         _object(fields, _FIELDS)
         config = ModelConfig.from_dict(fields["config"])
         layers = config.layers + config.decoder_layers
@@ -174,12 +181,13 @@ def parse(path: Path, name: str, fields: dict[str, Any], tensor_count: int) -> M
         raise unreadable(path, f"{name} was changed: its digest is wrong")
     if aliases != schema.aliases(config):
         raise unreadable(path, f"the aliases in {name} are not those of its configuration")
-    return Manifest(config, tensors, source_names, training)
+    return Manifest(config, tensors, source_names, training, text)
 
 
 def _load(content: bytes, member_count: int) -> Any:
     """Decode the JSON: ASCII only, no name twice in an object, no NaN, and not more than ``member_count`` explains."""
-    if sum(content.count(mark) for mark in (b"{", b"[", b",")) > _MARKS_PER_MEMBER * member_count + _MARKS_OF_CONFIG:
+    most_marks = _MARKS_PER_MEMBER * member_count + _MARKS_OF_CONFIG + MOST_MARKS
+    if sum(map(content.count, MARKS.encode())) > most_marks:
         raise ValueError("more JSON than the tensors of the file need")
     return json.loads(content.decode("ascii"), object_pairs_hook=_without_repetition, parse_constant=_refuse_constant)
 
@@ -201,6 +209,17 @@ def _training(value: object) -> TrainingRecord:
         raise ValueError("the digest of the training run is wrong")
     tensors = {name: _tensor(entry, _TENSOR_FIELDS) for name, entry in _object(fields["tensors"]).items()}
     return TrainingRecord(Plan.from_dict(_object(fields["plan"])), fields["steps"], tensors)
+
+
+def _text_settings(value: object) -> TextSettings:
+    fields = _object(value, _TEXT_FIELDS)
+    if fields.pop("digest") != _hash(fields):
+        raise ValueError("the digest of the text settings is wrong")
+    _object(fields["prompts"])
+    try:
+        return TextSettings(**fields)
+    except CheckpointError as error:
+        raise ValueError("the text settings are impossible") from error
 
 
 def _tensor(value: object, names: set[str]) -> TensorRecord:

@@ -22,6 +22,8 @@ Norm = Literal["layer_norm", "scalar_layer_norm"]
 AttentionOutputActivation = Literal["none", "relu"]
 Initializer = Literal["bert", "translation", "prenorm", "annotated", "multihead"]
 PoolerActivation = Literal["tanh", "relu", "gelu", "gelu_tanh"]
+SentencePooling = Literal["none", "mean", "cls", "max"]
+DenseActivation = Literal["none", "tanh", "relu", "gelu", "gelu_tanh"]
 Head = Literal[
     "logits",
     "log_probabilities",
@@ -31,6 +33,7 @@ Head = Literal[
     "sequence_classifier",
     "token_classifier",
     "replaced_token",
+    "sentence_embedding",
 ]
 
 DECODER_HEADS: tuple[Head, ...] = ("logits", "log_probabilities")
@@ -44,7 +47,29 @@ DROPOUT_RATES = (
     "feed_forward_dropout",
     "feed_forward_output_dropout",
 )
+_LISTS = ("heads_on_top", "sentence_layers")  # tuples here, lists in JSON
 _PROCESS_COMMANDS = {"a": "add the residual", "n": "normalise", "d": "drop out"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLayer:
+    """A linear layer to vectors of a ``size``, and the activation after it.
+
+    Raises:
+        ConfigError: a value is impossible; the message has the field, its value and what it accepts.
+    """
+
+    size: int
+    bias: bool
+    activation: DenseActivation
+
+    def __post_init__(self) -> None:
+        if type(self.size) is not int or self.size < 1:
+            raise _refuse("size in sentence_layers", self.size, "a whole number of at least 1")
+        if type(self.bias) is not bool:
+            raise _refuse("bias in sentence_layers", self.bias, "a value of type bool")
+        if self.activation not in (names := get_args(DenseActivation)):
+            raise _refuse("activation in sentence_layers", self.activation, f"one of {', '.join(names)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +120,9 @@ class ModelConfig:
         ``tied_embeddings`` the masked_lm head scores tokens with the token embedding instead of its own table. An
         ``encoder_decoder`` has ``logits`` or ``log_probabilities`` over the target vocabulary; without a vocabulary, it
         has no head.
+        ``sentence_embedding`` is one vector for each row, as in Sentence-BERT: the real tokens are pooled by
+        ``sentence_pooling`` (their ``mean``, their maximum ``max``, or the first of them, ``cls``), go through the
+        ``sentence_layers``, and, if ``sentence_normalized``, are scaled to length 1.
 
     Initialisation
         ``initializer`` names the rules by which random weights are drawn (``initializers.py``): those of ``bert``, or
@@ -153,6 +181,9 @@ class ModelConfig:
     pooler_activation: PoolerActivation = "tanh"
     classes: int = 0
     tied_embeddings: bool = False
+    sentence_pooling: SentencePooling = "none"
+    sentence_layers: tuple[DenseLayer, ...] = ()
+    sentence_normalized: bool = False
     initializer: Initializer = "bert"
 
     def __post_init__(self) -> None:
@@ -174,7 +205,8 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every field as plain JSON types, in the order of the class."""
-        return {**dataclasses.asdict(self), "heads_on_top": list(self.heads_on_top)}
+        fields = dataclasses.asdict(self)
+        return {**fields, **{name: list(fields[name]) for name in _LISTS}}
 
     def identity(self) -> dict[str, Any]:
         """Return the fields of ``to_dict`` that differ from their defaults. New fields of Triglot do not change it."""
@@ -185,6 +217,11 @@ class ModelConfig:
     def embedding_width(self) -> int:
         """The size of the embeddings, before a projection if there is one."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def sentence_sizes(self) -> tuple[int, ...]:
+        """The size of the pooled vector, and of what each of the ``sentence_layers`` makes of it."""
+        return (self.hidden_size, *(layer.size for layer in self.sentence_layers))
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
@@ -215,9 +252,20 @@ class ModelConfig:
         if missing:
             raise ConfigError(f"configuration: missing field {', '.join(missing)}; give each a value")
         values = dict(fields)
-        if isinstance(heads := fields.get("heads_on_top"), list):
-            values["heads_on_top"] = tuple(cast("list[Any]", heads))
+        for name in _LISTS:
+            if isinstance(fields.get(name), list):
+                values[name] = tuple(cast("list[Any]", fields[name]))
+        if isinstance(layers := values.get("sentence_layers"), tuple):
+            values["sentence_layers"] = tuple(_dense_layer(layer) for layer in cast("tuple[Any, ...]", layers))
         return cls(**values)
+
+
+def _dense_layer(fields: object) -> object:
+    """Return the layer that an object of JSON describes; anything else as it is, for ``ModelConfig`` to refuse."""
+    names = {field.name for field in dataclasses.fields(DenseLayer)}
+    if not isinstance(fields, dict) or fields.keys() != names:
+        return cast("object", fields)
+    return DenseLayer(**cast("dict[str, Any]", fields))
 
 
 def _refuse(field: str, got: object, expected: str) -> ConfigError:
@@ -248,6 +296,10 @@ def _check_types(config: ModelConfig) -> None:
                     config.heads_on_top,
                     f"a tuple (a list in JSON) of {', '.join(heads)}, in this order, none twice",
                 )
+        elif name == "sentence_layers":
+            layers = cast("tuple[object, ...]", value)
+            if type(value) is not tuple or not all(isinstance(layer, DenseLayer) for layer in layers):
+                raise _refuse(name, layers, "a tuple of DenseLayer (in JSON a list of objects: size, bias, activation)")
         elif get_origin(hint) is Literal:
             if value not in arguments:
                 raise _refuse(name, value, f"one of {', '.join(arguments)}")
@@ -333,6 +385,12 @@ def _check_heads(config: ModelConfig) -> None:
     if classifies != bool(config.classes):
         expected = "1 or more, the number of classes" if classifies else "0: there is no classifier"
         raise _refuse("classes", config.classes, expected)
+    if ("sentence_embedding" in heads) != (config.sentence_pooling != "none"):
+        expected = "mean, cls or max" if "sentence_embedding" in heads else "'none': there is no sentence_embedding"
+        raise _refuse("sentence_pooling", config.sentence_pooling, expected)
+    if "sentence_embedding" not in heads:
+        nothing_pooled = {"sentence_layers": (), "sentence_normalized": False}
+        _check_fields(config, nothing_pooled, "there is no sentence_embedding")
     if config.tied_embeddings and "masked_lm" not in heads:
         raise _refuse("tied_embeddings", True, "false: only the masked_lm head can be tied, and it is missing")
 

@@ -253,6 +253,20 @@ def _heads(config: ModelConfig) -> Entries:
         for name in ("transform", "activation"):
             yield NamedValue(f"heads.replaced_token.{name}", ("batch", "source", "hidden"))
         yield NamedValue("heads.replaced_token", ("batch", "position"))
+    if "sentence_embedding" in config.heads_on_top:
+        yield from _sentence_embedding(config)
+
+
+def _sentence_embedding(config: ModelConfig) -> Entries:
+    path, sizes = "heads.sentence_embedding", config.sentence_sizes
+    axes = ["hidden", *(f"dense.{number}" for number in range(len(config.sentence_layers)))]
+    yield NamedValue(f"{path}.pooled", ("batch", axes[0]))
+    for number, layer in enumerate(config.sentence_layers):
+        source, target = (axes[number], sizes[number]), (axes[number + 1], sizes[number + 1])
+        yield from _linear(f"{path}.dense.{number}.linear", source, target, bias=layer.bias)
+        yield NamedValue(f"{path}.dense.{number}.linear", ("batch", target[0]))
+        yield NamedValue(f"{path}.dense.{number}.activation", ("batch", target[0]))
+    yield NamedValue(path, ("batch", axes[-1]))
 
 
 def _process(

@@ -87,10 +87,16 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
             earlier = transforms.get(name, UNCHANGED)
             cast = f"{tensor.dtype} to {dtype}"
             transforms[name] = cast if earlier == UNCHANGED else f"{earlier}, {cast}"
-    converted = DeferredTensors(unread, lambda name: _cast(tensors[name], final))
-    return Checkpoint(
-        checkpoint.config, converted, checkpoint.source_names, left_out=left_out, transforms=transforms
-    ), losses
+    converted = Checkpoint(
+        checkpoint.config,
+        DeferredTensors(unread, lambda name: _cast(tensors[name], final)),
+        checkpoint.source_names,
+        left_out=left_out,
+        transforms=transforms,
+        text=checkpoint.text,
+        tokenizer=checkpoint.tokenizer,
+    )
+    return converted, losses
 
 
 def _cast(tensor: Array, dtype: "np.dtype[np.generic]") -> Array:

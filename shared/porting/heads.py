@@ -36,9 +36,20 @@ def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoi
     left_out = {names.get(name, name): WHY for name in checkpoint.tensors if name not in tensors}
     if checkpoint.training:
         left_out["the training state"] = "it belongs to the model with all of its heads"
+    text = checkpoint.text if "sentence_embedding" in smaller.heads_on_top else None
+    if checkpoint.text and not text:
+        left_out["the text settings"] = "they belong to the head sentence_embedding, which is not kept"
     kept_names = {name: names[name] for name in tensors if name in names}
     left_out = {**checkpoint.left_out, **left_out}
-    return Checkpoint(smaller, tensors, kept_names, left_out=left_out, transforms=checkpoint.transforms)
+    return Checkpoint(
+        smaller,
+        tensors,
+        kept_names,
+        left_out=left_out,
+        transforms=checkpoint.transforms,
+        text=text,
+        tokenizer=checkpoint.tokenizer,
+    )
 
 
 def check_heads(wanted: Collection[str], present: Collection[str]) -> None:
@@ -57,6 +68,7 @@ def check_heads(wanted: Collection[str], present: Collection[str]) -> None:
 def _config_with(config: ModelConfig, kept: Collection[str]) -> ModelConfig:
     """Return the configuration with fewer heads, and without the fields of the others."""
     heads = tuple(head for head in config.heads_on_top if head in kept)
+    embeds = "sentence_embedding" in heads
     classifies = "sequence_classifier" in heads or "token_classifier" in heads
     return replace(
         config,
@@ -64,4 +76,7 @@ def _config_with(config: ModelConfig, kept: Collection[str]) -> ModelConfig:
         classes=config.classes if classifies else 0,
         pooler_activation=config.pooler_activation if "pooler" in heads else "tanh",
         tied_embeddings=config.tied_embeddings and "masked_lm" in heads,
+        sentence_pooling=config.sentence_pooling if embeds else "none",
+        sentence_layers=config.sentence_layers if embeds else (),
+        sentence_normalized=embeds and config.sentence_normalized,
     )

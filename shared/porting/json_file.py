@@ -13,15 +13,31 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         PortingError: the file is missing, is unreadable, is not a JSON object, or repeats a key.
     """
+    content = _read(path)
+    if not isinstance(content, dict):
+        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
+    return cast("dict[str, Any]", content)
+
+
+def read_list(path: Path) -> list[Any]:
+    """Return the list in a JSON file.
+
+    Raises:
+        PortingError: the file is missing, is unreadable, is not a JSON list, or repeats a key.
+    """
+    content = _read(path)
+    if not isinstance(content, list):
+        raise PortingError(f"cannot read {path}: it is not a JSON list; restore the file")
+    return cast("list[Any]", content)
+
+
+def _read(path: Path) -> object:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
     except FileNotFoundError as error:
         raise PortingError(f"{path} is missing; save the model with its configuration, or give the file") from error
     except (OSError, ValueError, RecursionError) as error:
         raise PortingError(f"cannot read {path}: {error}; restore the file") from error
-    if not isinstance(content, dict):
-        raise PortingError(f"cannot read {path}: it is not a JSON object; restore the file")
-    return cast("dict[str, Any]", content)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

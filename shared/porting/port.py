@@ -103,7 +103,14 @@ def write(
         stream.read_all()  # what was written to a pipe or a device cannot be taken back
     if dry_run:
         return stream.records
-    streamed = Checkpoint(checkpoint.config, stream, checkpoint.source_names, checkpoint.training)
+    streamed = Checkpoint(
+        checkpoint.config,
+        stream,
+        checkpoint.source_names,
+        checkpoint.training,
+        text=checkpoint.text,
+        tokenizer=checkpoint.tokenizer,
+    )
     if writer.write_shards and shard_size is not None:
         writer.write_shards(streamed, target, shard_size)
     else:

@@ -19,6 +19,7 @@ from .json_file import read_object
 
 CONFIG_FILE = "config.json"
 OLD_CONFIG_FILE = "model_config.json"  # of PaddleNLP before 2.5
+MODULES_FILE = "modules.json"
 # The weights of a folder. The first one that exists is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "flax_model.msgpack")
 
@@ -59,6 +60,11 @@ class Source:
             return False
         members = zip_file.names(self.path)
         return manifest.MEMBER in members or (self.path.suffix == ".npz" and not members)
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether it is a folder with the modules of sentence-transformers."""
+        return (self.path / MODULES_FILE).is_file()
 
     @cached_property
     def is_folder(self) -> bool:

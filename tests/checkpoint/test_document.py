@@ -35,7 +35,7 @@ def test_its_code_reads_and_verifies_a_checkpoint(kind, make_checkpoint, tmp_pat
         assert results["tensors"][alias] is results["tensors"][name]
     assert results["manifest"]["digest"] == original.digest
     defaults = {field.name: field.default for field in fields(ModelConfig) if field.default is not MISSING}
-    assert results["defaults"] == {**defaults, "heads_on_top": []}
+    assert results["defaults"] == {**defaults, "heads_on_top": [], "sentence_layers": []}
 
 
 def test_its_code_notices_damage(make_checkpoint, tmp_path, monkeypatch):

@@ -199,7 +199,7 @@ def test_port_records_the_source_names(tmp_path):
     target = tmp_path / "minilm.npz"
     tokenizer = resolve("minilm").tokenizer
     assert tokenizer is not None
-    result = run("port", tokenizer.parent, target)
+    result = run("port", tokenizer.parent, target, "--source-dialect", "huggingface")
     assert (result.returncode, result.stderr) == (0, "")
     checkpoint = triglot.load(target, verify="full")
     assert checkpoint.digest in result.stdout

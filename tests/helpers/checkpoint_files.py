@@ -71,6 +71,10 @@ def seal(manifest):
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         training = {name: value for name, value in manifest["training"].items() if name != "digest"}
         manifest["training"]["digest"] = _hash(training)
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        manifest["text"]["digest"] = _hash(
+            {name: value for name, value in manifest["text"].items() if name != "digest"}
+        )
     with contextlib.suppress(KeyError, TypeError, AttributeError, ConfigError):
         stored = {name: entry for name, entry in manifest["tensors"].items() if "alias" not in entry}
         tensors = {name: {key: entry[key] for key in ("dtype", "shape", "sha256")} for name, entry in stored.items()}

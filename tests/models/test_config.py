@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triglot.shared.errors import ConfigError
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DenseLayer, ModelConfig
 from triglot.shared.model.positions import TABLES
 from triglot.shared.model.recipes import recipe, recipes
 
@@ -36,11 +36,12 @@ CHOICES = {
     "activation": "relu, gelu, gelu_tanh",
     "masking": "exclude, fill, add",
     "pooler_activation": "tanh, relu, gelu, gelu_tanh",
+    "sentence_pooling": "none, mean, cls, max",
     "initializer": "bert, translation, prenorm, annotated, multihead",
 }
 HEADS = (
     "a tuple (a list in JSON) of logits, log_probabilities, pooler, masked_lm, next_sentence, sequence_classifier, "
-    "token_classifier, replaced_token, in this order, none twice"
+    "token_classifier, replaced_token, sentence_embedding, in this order, none twice"
 )
 DECODER_HEADS = ("logits", "log_probabilities")
 
@@ -55,10 +56,11 @@ def types():
         yield name, (None, 1, b"n", ["n"]), "a value of type str"
     flags = ("projection_bias", "output_bias", "tied_embeddings", "embedding_scale", "shared_embeddings")
     biases = ("feed_forward_bias", "norm_bias", "final_norm_bias")
-    for name in (*flags, *biases, "normalize_memory", "positions_skip_padding"):
+    for name in (*flags, *biases, "normalize_memory", "positions_skip_padding", "sentence_normalized"):
         yield name, (None, 1, 0.0, "true"), "a value of type bool"
     for name in ("norm_eps", *DROPOUTS):
         yield name, (None, "0.1", False, [0.1]), "a value of type float or int"
+    yield "sentence_layers", (None, 1, "tanh", (1,), {}), "a tuple of DenseLayer (in JSON a list of objects: size, bias"
     yield "masking_value", ("-1", True, [-1.0]), "a value of type float or null or int"
 
 
@@ -73,7 +75,7 @@ def configs(draw):
     vocabulary = draw(count)
     positions = draw(st.sampled_from([*TABLES, "learned", "none"])) if vocabulary else "none"
     masking = draw(st.sampled_from(["exclude", "fill", "add"]))
-    known = ["pooler", "sequence_classifier", "token_classifier", "replaced_token"]
+    known = ["pooler", "sequence_classifier", "token_classifier", "replaced_token", "sentence_embedding"]
     known[1:1] = ["masked_lm", "next_sentence"] if vocabulary else []
     drawn = draw(st.sets(st.sampled_from(known)))
     on_pooler = ("next_sentence", "sequence_classifier")
@@ -94,10 +96,22 @@ def configs(draw):
         }
     sizes = {name: draw(st.integers(1, 10**6)) for name in SIZES}
     is_pair, classifies = bool(decoder), {"sequence_classifier", "token_classifier"} & set(heads)
+    sentence = {}
+    if "sentence_embedding" in heads:
+        layers = st.builds(
+            DenseLayer,
+            size=st.integers(1, 10**6),
+            bias=st.booleans(),
+            activation=st.sampled_from(["none", "tanh", "relu", "gelu", "gelu_tanh"]),
+        )
+        sentence["sentence_pooling"] = draw(st.sampled_from(["mean", "cls", "max"]))
+        sentence["sentence_layers"] = draw(st.lists(layers, max_size=3).map(tuple))
+        sentence["sentence_normalized"] = draw(st.booleans())
     projected = bool(vocabulary) and not is_pair and draw(st.booleans())
     return ModelConfig(
         **decoder,
         **sizes,
+        **sentence,
         positions_skip_padding=positions != "none" and not is_pair and draw(st.booleans()),
         embedding_size=sizes["hidden_size"] + 1 if projected else 0,
         pooler_activation=draw(st.sampled_from(["tanh", "relu", "gelu", "gelu_tanh"])) if "pooler" in heads else "tanh",
@@ -203,6 +217,9 @@ def test_fields_that_a_model_may_do_without_have_these_defaults():
         "pooler_activation": "tanh",
         "classes": 0,
         "tied_embeddings": False,
+        "sentence_pooling": "none",
+        "sentence_layers": (),
+        "sentence_normalized": False,
         "initializer": "bert",
     }
 
@@ -250,6 +267,9 @@ def test_a_wrong_type_is_refused(name, value):
             {"embedding_size": 1, "norm": "scalar_layer_norm"},
             "embedding_size is 1; expected at least 2: the scalar norm divides by embedding_size - 1",
         ),
+        ({"sentence_pooling": "mean"}, "sentence_pooling is 'mean'; expected 'none': there is no sentence_embedding"),
+        ({"heads_on_top": ("sentence_embedding",)}, "sentence_pooling is 'none'; expected mean, cls or max"),
+        ({"sentence_normalized": True}, "sentence_normalized is True; expected False: there is no sentence_embedding"),
         ({"embedding_size": 24}, "embedding_size is 24; expected 0: embeddings of the hidden size are not projected"),
         (
             {"positions": "none", "positions_skip_padding": True},
@@ -260,6 +280,23 @@ def test_a_wrong_type_is_refused(name, value):
 def test_fields_of_a_task_model_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         replace(BERT, **fields)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"size": 0}, "size in sentence_layers is 0; expected a whole number of at least 1"),
+        ({"size": True}, "size in sentence_layers is True; expected a whole number of at least 1"),
+        ({"bias": 1}, "bias in sentence_layers is 1; expected a value of type bool"),
+        ({"activation": "silu"}, "activation in sentence_layers is 'silu'; expected one of none, tanh, relu, gelu"),
+        ({"dropout": 0.1}, "sentence_layers is ({'size': 3"),
+    ],
+)
+def test_a_wrong_dense_layer_is_refused(layer, message):
+    pooled = {"heads_on_top": ["sentence_embedding"], "sentence_pooling": "mean"}
+    layers = [{"size": 3, "bias": True, "activation": "tanh", **layer}]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ModelConfig.from_dict({**BERT.to_dict(), **pooled, "sentence_layers": layers})
 
 
 @pytest.mark.parametrize("fields", [{"positions_skip_padding": True}, {"embedding_size": 16}])

@@ -17,6 +17,7 @@ MODEL_CODE = (
         "feed_forward.py",
         "heads.py",
         "process.py",
+        "sentence_embedding.py",
         "transformer.py",
     ),
 )

@@ -11,7 +11,7 @@ import pytest
 
 from triglot.impls import FRAMEWORKS
 from triglot.parity.audit.bug import ATTENTION, POST_NORM
-from triglot.parity.audit.catalogue import BLIND, BUGS, INVISIBLE
+from triglot.parity.audit.catalogue import BLIND, BUGS, INVISIBLE, blind
 from triglot.parity.audit.catalogue.below_rounding import CHANGES
 from triglot.parity.audit.mutants import planted
 from triglot.parity.audit.run import Task, judge, run
@@ -85,6 +85,13 @@ def test_a_change_below_rounding_is_not_seen_in_float32(change, framework, make_
         assert judge(framework, builder, make_checkpoint(bug.recipe)).verdict == "pass"
         in_float64 = judge(framework, builder, make_checkpoint(bug.recipe), dtype="float64", checks=["steps"])
     assert in_float64.first_divergence[framework].name == bug.found_at
+
+
+def test_a_verdict_names_only_bugs_of_heads_that_the_model_has():
+    bug = "shortest length 1e-6 for 1e-12"
+    assert bug in blind("float16", BUGS[bug].config, ["steps"])
+    assert bug not in blind("float16", BUGS["pooler reads the last token"].config, ["steps"])
+    assert blind("float16", BUGS[bug].config, ["gradients"]) == blind("float32", BUGS[bug].config, ["steps"]) == ()
 
 
 def test_unchanged_copy_passes(copied, dtype, framework, make_checkpoint):

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from triglot import port
 from triglot.parity.audit.wild import wild_config
 from triglot.shared.arrays import FLOATS
-from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.checkpoint import Checkpoint, TextSettings
 from triglot.shared.errors import PortingError
-from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.config import DenseLayer, ModelConfig
 from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.dialects import DIALECTS
 
 DIALECT = st.sampled_from(sorted(DIALECTS))
 SUFFIX = st.sampled_from((".pt", ".safetensors", ".pdparams", ".msgpack", ".npz"))
-FOLDERS = ("huggingface", "huggingface-flax", "paddlenlp")
+FOLDERS = ("huggingface", "huggingface-flax", "paddlenlp", "sentence-transformers")
 ARTICLES = {name: name.removeprefix("article-") for name in DIALECTS if name.startswith("article-")}
-FAMILIES = ("wild", "bert", "stock", *ARTICLES)
+FAMILIES = ("wild", "bert", "sentence", "stock", *ARTICLES)
 HEADS = (
     ("pooler",),
     ("masked_lm",),
@@ -71,6 +71,20 @@ def drawn_config(family: str, seed: int) -> ModelConfig:
             classes=generator.randint(1, 4) if {"sequence_classifier", "token_classifier"} & {*tops} else 0,
             tied_embeddings="masked_lm" in tops and generator.choice((True, False)),
         )
+    if family == "sentence":
+        size = generator.randint(2, 6)
+        layer = DenseLayer(size=size, bias=generator.choice((True, False)), activation="tanh")
+        return replace(
+            drawn_config("bert", seed),
+            masking="exclude",
+            masking_value=None,
+            heads_on_top=("sentence_embedding",),
+            classes=0,
+            tied_embeddings=False,
+            sentence_pooling=generator.choice(("mean", "cls", "max")),
+            sentence_layers=(layer,) * generator.randint(0, 2),
+            sentence_normalized=generator.choice((True, False)),
+        )
     if family == "stock":
         pre, post = generator.choice((("n", "da"), ("", "dan")))
         is_pair, has_biases = generator.choice((True, False)), generator.choice((True, False))
@@ -102,7 +116,8 @@ def drawn_checkpoint(family: str, seed: int) -> Checkpoint:
     config = drawn_config(family, seed)
     dtype = random.Random(seed).choice([*FLOATS.values()])
     tensors = perturb(initialize(config, seed), seed)
-    return Checkpoint(config, {name: tensor.astype(dtype) for name, tensor in tensors.items()})
+    text = TextSettings(max_tokens=2, prompts={"query": "Q: "}) if family == "sentence" else None
+    return Checkpoint(config, {name: tensor.astype(dtype) for name, tensor in tensors.items()}, text=text)
 
 
 # Why a dialect may refuse a model: it cannot express it, or a file format cannot hold its numbers.
@@ -136,8 +151,13 @@ def used():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_chain_of_three_ends_with_the_same_digest(family: str, used, tmp_path_factory, pytestconfig):
-    # The dialect of the family itself comes last.
-    own: str = {"wild": "neutral", "bert": "huggingface", "stock": "torch-transformer"}.get(family, family)
+    # The dialects of the family itself come first.
+    own: tuple[str, ...] = {
+        "wild": ("neutral",),
+        "bert": ("huggingface", "huggingface-flax", "paddlenlp"),
+        "sentence": ("sentence-transformers",),
+        "stock": ("torch-transformer", "paddle-transformer"),
+    }.get(family, (family,))
 
     @settings(
         max_examples=40 * pytestconfig.getoption("--seeds"),
@@ -150,7 +170,7 @@ def test_every_chain_of_three_ends_with_the_same_digest(family: str, used, tmp_p
     def passes(seed: int, hops: list[tuple[str, str]]) -> None:
         checkpoint = first = drawn_checkpoint(family, seed)
         folder = tmp_path_factory.mktemp("chain")
-        for number, (dialect, suffix) in enumerate([*hops, (own, ".safetensors")]):
+        for number, (dialect, suffix) in enumerate([*((name, ".safetensors") for name in own), *hops]):
             result = hop(checkpoint, dialect, suffix, folder / f"model{number}")
             if result is None:
                 continue

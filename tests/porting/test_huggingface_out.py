@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from triglot import port
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import CheckpointError, OutputError, PortingError
+from triglot.shared.model.config import DenseLayer
 from triglot.shared.model.recipes import recipe
 from triglot.shared.porting.containers import shards
 from triglot.shared.porting.dialects import DIALECTS
@@ -163,6 +164,8 @@ OTHERS = {
     **{"attention_output_dropout": 0.5, "feed_forward_output_dropout": 0.5, "initializer": "prenorm"},
     **{"positions_skip_padding": True, "embedding_size": 16, "pooler_activation": "gelu", "classes": 3},
     **{"feed_forward_bias": False, "norm_bias": False, "final_norm_bias": False},
+    **{"sentence_pooling": "max", "sentence_normalized": True},
+    "sentence_layers": (DenseLayer(size=3, bias=True, activation="tanh"),),
 }
 # An encoder can have only one value for these. ``kind`` itself is refused above.
 OF_A_DECODER = {
@@ -179,6 +182,9 @@ TOGETHER = {
     "embedding_size": {"heads_on_top": ("masked_lm",)},
     "pooler_activation": {"heads_on_top": ("pooler", "sequence_classifier"), "classes": 2},
     "classes": {"heads_on_top": ("pooler", "sequence_classifier")},
+    "sentence_pooling": {"heads_on_top": ("sentence_embedding",)},
+    "sentence_normalized": {"heads_on_top": ("sentence_embedding",), "sentence_pooling": "cls"},
+    "sentence_layers": {"heads_on_top": ("sentence_embedding",), "sentence_pooling": "mean"},
 }
 
 # The fields that transformers cannot express, and the field that the refusal names: one that follows from the former.
@@ -194,6 +200,7 @@ INEXPRESSIBLE = {
     **{"attention_output_activation": "attention_output_activation"},
     **{"attention_output_dropout": "attention_output_dropout"},
     **{"feed_forward_output_dropout": "feed_forward_output_dropout", "initializer": "initializer"},
+    **dict.fromkeys(("sentence_pooling", "sentence_normalized", "sentence_layers"), "heads_on_top"),
 }
 
 

@@ -107,6 +107,8 @@ def port(
             findings.append(f"verified: the port computes what {example} says")
         elif not verify:
             findings.append("checked for completeness, not against the original (--verify, or --example)")
+        if remark := porting.find_dialect(target_dialect).remark(checkpoint):
+            findings.append(remark)
         show(port_tables.print_port, plan, dry_run, findings)
 
 

@@ -1,10 +1,13 @@
 """The catalogue of bugs, by name. Each module holds those of one part of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from . import attention, decoder, embeddings, generation, heads, layers, model, training
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.schema import named_values
 
-_MODULES = (embeddings, attention, layers, decoder, heads, model, generation, training)
+from . import attention, decoder, embeddings, generation, heads, layers, model, sentence_embedding, training
+
+_MODULES = (embeddings, attention, layers, decoder, heads, sentence_embedding, model, generation, training)
 BUGS = {name: bug for module in _MODULES for name, bug in module.BUGS.items()}
 
 # Bugs that change no result of a public method by more than rounding does, and why.
@@ -12,6 +15,7 @@ INVISIBLE = {
     "bias of the keys missing": "it adds the same number to all scores of a query, and a softmax ignores that",
     "masking value 1 % off": "it matters only if a masked score comes as close to the others as that",
     "attention weights of a row without any allowed token": "the methods refuse such a row, or zero its result",
+    "shortest length 1e-6 for 1e-12": "a pooled vector is so short only if its tokens cancel to twelve digits",
     "epsilon under the root": "beside positions of size 1, epsilon 1e-6 changes a deviation by 7e-7",
 }
 
@@ -38,5 +42,16 @@ BLIND: Mapping[str, Sequence[str]] = {
         "tanh GELU for the exact GELU",
         "weights rounded to float16 when loaded",
         "no causal mask while decoding",
+        "shortest length 1e-6 for 1e-12",
     ),
 }
+
+
+def blind(dtype: str, config: ModelConfig, checks: Collection[str]) -> tuple[str, ...]:
+    """Return the bugs that ``dtype`` is too coarse to show, of those for these kinds of check in heads that exist."""
+    return tuple(
+        name
+        for name in BLIND.get(dtype, ())
+        if {*BUGS[name].checks} & {*checks}
+        and (not BUGS[name].found_at.startswith("heads.") or BUGS[name].found_at in named_values(config))
+    )

@@ -14,6 +14,7 @@ from . import (
     neutral,
     own_modules,
     paddlenlp,
+    sentence_transformers,
     stock_transformer,
 )
 
@@ -23,6 +24,7 @@ _LISTED = (
     huggingface.DIALECT,
     huggingface_flax.DIALECT,
     paddlenlp.DIALECT,
+    sentence_transformers.DIALECT,
     own_modules.TORCH.dialect,
     own_modules.PADDLE.dialect,
     own_modules.NNX.dialect,

@@ -31,7 +31,8 @@ class Dialect:
     source's own. ``check_target`` refuses, before any work is done, a path that ``write`` cannot write.
     ``layout`` returns where ``write`` would put the parameters of a checkpoint in this target, and refuses what
     ``write`` would refuse. ``write_shards`` writes a folder of files that each hold at most so many bytes.
-    ``reads_folders``: a source may be a folder.
+    ``reads_folders``: a source may be a folder. ``remark`` returns what a user still has to do with the written files;
+    empty if nothing.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Dialect:
     layout: Callable[[Checkpoint, Path], "Layout"]
     write_shards: Callable[[Checkpoint, Path, int], None] | None = None
     reads_folders: bool = True
+    remark: Callable[[Checkpoint], str] = lambda _: ""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 
 def sign(library: Library, source: Source) -> str:
     """Return the name of the table of tokens or of the first query weight, if the source has it."""
-    if source.is_neutral or (library.others and any(library.others in name for name in source.tensors)):
+    if source.is_neutral or source.has_modules:  # a folder of sentence-transformers, of which the encoder is a part
+        return ""
+    if library.others and any(library.others in name for name in source.tensors):
         return ""
     return next((name for name in source.tensors if library.plain_name(name) in library.signs), "")
 
@@ -132,19 +134,29 @@ def write(library: Library, checkpoint: Checkpoint, target: Path, shard_size: in
         PortingError: this dialect cannot express the model.
         OutputError: the target cannot be written.
     """
+    with files.writing_folder(target) as folder:
+        write_files(library, checkpoint, folder, shard_size)
+
+
+def write_files(library: Library, checkpoint: Checkpoint, folder: Path, shard_size: int | None = None) -> None:
+    """Write the files of a model into an existing folder.
+
+    Raises:
+        PortingError: this dialect cannot express the model.
+        OSError, ValueError: a file cannot be written.
+    """
     json_fields, places, copies = _places(library, checkpoint.config)
     native = NativeTensors(places, checkpoint.tensors)
     names = dict(zip(native, native, strict=True)) | copies
     tensors = DeferredTensors(
         {name: native.unread[original] for name, original in names.items()}, lambda name: native[names[name]]
     )
-    with files.writing_folder(target) as folder:
-        (folder / CONFIG_FILE).write_text(json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if library.weights_file == shards.WEIGHTS_FILE:
-            shards.write(folder, tensors, shard_size)
-        else:
-            with (folder / library.weights_file).open("wb") as file:
-                containers.BY_SUFFIX[Path(library.weights_file).suffix].write(file, tensors)
+    (folder / CONFIG_FILE).write_text(json.dumps(json_fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if library.weights_file == shards.WEIGHTS_FILE:
+        shards.write(folder, tensors, shard_size)
+    else:
+        with (folder / library.weights_file).open("wb") as file:
+            containers.BY_SUFFIX[Path(library.weights_file).suffix].write(file, tensors)
 
 
 def layout(library: Library, checkpoint: Checkpoint, target: Path) -> Layout:

@@ -32,7 +32,10 @@ def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
     """Return the same tensors with a corrected configuration, or ``checkpoint`` itself if ``config`` is None."""
     if config is None:
         return checkpoint
-    return Checkpoint(configured(checkpoint.config.to_dict(), config), checkpoint.tensors, checkpoint.source_names)
+    final = configured(checkpoint.config.to_dict(), config)
+    return Checkpoint(
+        final, checkpoint.tensors, checkpoint.source_names, text=checkpoint.text, tokenizer=checkpoint.tokenizer
+    )
 
 
 def layout(checkpoint: Checkpoint, target: Path) -> Layout:

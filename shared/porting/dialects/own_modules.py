@@ -26,7 +26,7 @@ _HEADS: dict[Head, str] = {
     "sequence_classifier": "heads.sequence_classifier.bias",
     "token_classifier": "heads.token_classifier.bias",
     "replaced_token": "heads.replaced_token.output.bias",
-}
+}  # A sentence_embedding may have no tensors, so the user has to name it.
 
 
 @dataclass(frozen=True)

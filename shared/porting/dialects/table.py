@@ -15,7 +15,7 @@ from triglot.shared.errors import PortingError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
-UNCHANGED = "as it is"  # what is done to a tensor
+UNCHANGED, TRANSPOSED = "as it is", "transposed"  # what is done to a tensor
 _MOST_PROBLEMS = 6  # of each kind in one message
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _NUMBER = re.compile(r"\{(index|count|first_is_l)\}")
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return in words what is done to the tensor of the file."""
-        words = [f"{self.start} to {self.stop} of axis {self.axis}"] * self.packed + ["transposed"] * self.transposed
+        words = [f"{self.start} to {self.stop} of axis {self.axis}"] * self.packed + [TRANSPOSED] * self.transposed
         return ", ".join(words) or UNCHANGED
 
 

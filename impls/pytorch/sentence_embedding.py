@@ -1,0 +1,87 @@
+"""Sentence embeddings: one vector for each row, pooled from the output of the encoder (Reimers and Gurevych 2019).
+
+Shapes: B batch, S length, D hidden size; in, out what a dense layer reads and returns; E the size of the embedding.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from triglot.shared.model.config import DenseLayer, ModelConfig
+from triglot.shared.model.probe import Probe, observe, under
+
+from .feed_forward import ACTIVATIONS
+
+LEAST_LENGTH = 1e-12  # shorter vectors are divided by it, not by their length
+
+
+def pool_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of the real tokens, (B, D), computed in float32 or wider; zero if a row has none.
+
+    x: (B, S, D). valid: bool (B, S), True for real tokens.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    total = torch.where(valid[:, :, None], wide, 0.0).sum(dim=1)
+    return (total / valid.sum(dim=1, keepdim=True).clamp(min=1)).to(x.dtype)
+
+
+def pool_cls(x: Tensor, valid: Tensor) -> Tensor:
+    """Return the first real token, (B, D); zero if a row has none. Arguments as in ``pool_mean``."""
+    first = valid & (valid.cumsum(dim=1) == 1)
+    return torch.where(first[:, :, None], x, 0.0).sum(dim=1)
+
+
+def pool_max(x: Tensor, valid: Tensor) -> Tensor:
+    """Return the maximum of each dimension over the real tokens, (B, D); zero if a row has none.
+
+    Arguments as in ``pool_mean``.
+    """
+    largest = torch.where(valid[:, :, None], x, -torch.inf).amax(dim=1)
+    return torch.where(valid.any(dim=1, keepdim=True), largest, 0.0)
+
+
+def normalize(x: Tensor) -> Tensor:
+    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays one. x: (B, E)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return (wide / length.clamp(min=LEAST_LENGTH)).to(x.dtype)
+
+
+def identity(x: Tensor) -> Tensor:
+    """Return x: a dense layer without an activation."""
+    return x
+
+
+POOLINGS = {"mean": pool_mean, "cls": pool_cls, "max": pool_max}
+DENSE_ACTIVATIONS = {**ACTIVATIONS, "tanh": torch.tanh, "none": identity}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation. ``size`` is the size of its input."""
+
+    def __init__(self, size: int, layer: DenseLayer) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, layer.size, bias=layer.bias)
+        self.activation = DENSE_ACTIVATIONS[layer.activation]
+
+    def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return (B, out). x: (B, in)."""
+        x = observe(probe, "linear", self.linear(x))
+        return observe(probe, "activation", self.activation(x))
+
+
+class SentenceEmbedding(nn.Module):
+    """The pooling, the dense layers, and the normalisation if there is one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pool = POOLINGS[config.sentence_pooling]
+        sizes = zip(config.sentence_sizes, config.sentence_layers, strict=False)  # the last size is the result's
+        self.dense = nn.ModuleList([Dense(size, layer) for size, layer in sizes])
+        self.normalized = config.sentence_normalized
+
+    def forward(self, x: Tensor, valid: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the embeddings, (B, E). x: (B, S, D). valid: bool (B, S), True for real tokens."""
+        x = observe(probe, "pooled", self.pool(x, valid))
+        for i, layer in enumerate(self.dense):
+            x = layer(x, probe=under(probe, f"dense.{i}"))
+        return normalize(x) if self.normalized else x
