@@ -50,18 +50,19 @@ browser: $(READY)
 	command -v chromium || apt-get install -y --no-install-recommends chromium
 	$(BIN)/pytest --browser chromium -m browser tests/parity/test_page.py
 
+# If it is interrupted, it resumes where it stopped.
 audit: $(READY)
 	mkdir -p build
-	$(BIN)/triglot audit --seeds 20 --models 0 --json build/audit-bugs.json
+	$(BIN)/triglot audit --seeds 20 --models 0 --record build/audit.jsonl
 	for dtype in float32 float64 bfloat16 float16; do \
 		$(BIN)/triglot audit --seeds 0 --models 1000 --framework torch --dtype $$dtype \
-			--json build/audit-torch-$$dtype.json || exit 1; \
+			--record build/audit.jsonl --quiet || exit 1; \
 		$(BIN)/triglot audit --seeds 0 --models 200 --framework jax --dtype $$dtype \
-			--json build/audit-jax-$$dtype.json || exit 1; \
+			--record build/audit.jsonl --quiet || exit 1; \
 	done
 	for dtype in float32 float64; do \
 		$(BIN)/triglot audit --seeds 0 --models 200 --framework paddle --dtype $$dtype \
-			--json build/audit-paddle-$$dtype.json || exit 1; \
+			--record build/audit.jsonl --json build/audit.json || exit 1; \
 	done
 	$(BIN)/pytest -n auto --dist loadgroup --seeds 20 --junitxml build/audit.xml tests/models/test_awkward_models.py tests/porting/test_families.py \
 		tests/models/test_modes.py tests/models/test_generation.py tests/training/test_distillation.py \

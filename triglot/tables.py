@@ -126,10 +126,10 @@ def print_audit(report: AuditReport) -> None:
         screen.print(f"not caught: {', '.join(missed)}" if missed else "every bug was caught")
         screen.print()
     counted = number_columns("models", "passed", "not finite", "errors", "alarms", "largest share")
-    correct = table("correct code", *counted)
+    correct = table("correct code", "dtype", *counted)
     for line in report.correct_lines:
         counts = line.models, line.passed, line.not_finite, line.errors, len(line.alarms)
-        correct.add_row(line.framework, *map(str, counts), f"{line.largest_share:.0%}")
+        correct.add_row(line.framework, line.dtype, *map(str, counts), f"{line.largest_share:.0%}")
     if report.correct_lines:
         screen.print(correct)
         screen.print()

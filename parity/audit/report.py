@@ -51,7 +51,7 @@ class RuleLine:
 
 @dataclass(frozen=True)
 class CorrectLine:
-    """The verdicts on correct models in one framework.
+    """The verdicts on correct models in one framework and one number format.
 
     ``not_finite``: the number of models with a value that overflowed in the reference and could not be judged; all
     their other values passed. ``errors``: the number of models without any result. ``alarms``: the models that were
@@ -60,6 +60,7 @@ class CorrectLine:
     """
 
     framework: str
+    dtype: str
     models: int
     passed: int
     not_finite: int
@@ -98,12 +99,12 @@ class AuditReport:
 
     @property
     def correct_lines(self) -> list[CorrectLine]:
-        """A line for each framework in which correct models were tried."""
-        correct = [outcome for outcome in self.outcomes if outcome.bug == NOTHING]
-        return [
-            _correct_line(framework, [outcome for outcome in correct if outcome.framework == framework])
-            for framework in dict.fromkeys(outcome.framework for outcome in correct)
-        ]
+        """A line for each framework and number format in which correct models were tried."""
+        correct: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.bug == NOTHING:
+                correct.setdefault((outcome.framework, outcome.dtype), []).append(outcome)
+        return [_correct_line(framework, dtype, outcomes) for (framework, dtype), outcomes in correct.items()]
 
     @property
     def sound(self) -> bool:
@@ -148,10 +149,11 @@ class AuditReport:
         )
 
 
-def _correct_line(framework: str, outcomes: Sequence[Outcome]) -> CorrectLine:
+def _correct_line(framework: str, dtype: str, outcomes: Sequence[Outcome]) -> CorrectLine:
     verdicts = Counter(outcome.verdict for outcome in outcomes)
     return CorrectLine(
         framework=framework,
+        dtype=dtype,
         models=len(outcomes),
         passed=verdicts["pass"],
         not_finite=verdicts["incomplete"],

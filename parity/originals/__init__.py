@@ -31,6 +31,9 @@ class Library:
 # By the dialect of the weights.
 LIBRARIES = {
     "huggingface": Library("transformers", "transformers_model", ("transformers", "torch")),
+    "sentence-transformers": Library(
+        "sentence-transformers", "sentence_transformers_model", ("sentence_transformers", "torch")
+    ),
     "torch-transformer": Library("torch.nn", "torch_nn", ("torch",)),
     "paddle-transformer": Library("paddle.nn", "paddle_nn", ("paddle",)),
     "torch": Library("module of torch", "own_module", ("torch",)),
@@ -61,7 +64,9 @@ class Original:
     @property
     def has_own_config(self) -> bool:
         """Whether the files say what the tensors do not show. Otherwise the user did, and may be wrong."""
-        return self.dialect == "onnx" or (self.dialect == "huggingface" and self.path.is_dir())
+        return self.dialect in ("onnx", "sentence-transformers") or (
+            self.dialect == "huggingface" and self.path.is_dir()
+        )
 
     @property
     def description(self) -> str:

@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from triglot.parity.audit import report
+from triglot.parity.audit.record import Record
 from triglot.parity.audit.report import AuditReport
 from triglot.parity.audit.rules import NAMES
 from triglot.parity.audit.run import NOTHING, Outcome
+from triglot.shared.errors import OutputError
 
 
 def test_audit_shows_what_each_rule_sees(command, workplace):
@@ -57,3 +61,41 @@ def test_a_missed_bug_and_a_false_alarm_are_not_sound():
     ours, *others = AuditReport([caught, missed, alarm]).rule_lines
     assert (ours.bugs_caught, ours.bugs, ours.alarms, ours.correct_runs) == (0, 1, 1, 1)
     assert not any(line.bugs_caught or line.alarms for line in others)
+
+
+def test_an_interrupted_audit_resumes(command, workplace, monkeypatch):
+    first, second = (Outcome(NOTHING, "torch", "float32", seed, False, "pass", times_budget=0.5) for seed in (0, 1))
+    tried = []
+
+    def run(task):
+        tried.append([*task.seeds])
+        return [second]
+
+    monkeypatch.setattr("triglot.parity.audit.run.run_all", lambda work, jobs: map(run, work))
+    log = workplace / "audit.jsonl"
+    Record(log).add([first])
+    log.write_text(log.read_text() + '{"bug": "half a li')
+    arguments = ("audit", "--framework", "torch", "--seeds", "0", "--models", "2", "--record", "audit.jsonl")
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert tried == [[1]]
+    assert Record(log).outcomes == [first, second]
+    code, again, _ = command(*arguments)
+    assert (code, tried, again) == (0, [[1]], out)
+
+
+@pytest.mark.parametrize("content", ["no JSON\n", '{"bug": "?"}\n', "[1]\n"])
+def test_a_file_that_is_not_a_record_is_refused_and_kept(content, command, workplace):
+    (workplace / "audit.jsonl").write_text(content)
+    code, _, err = command("audit", "--record", "audit.jsonl")
+    assert code == 2
+    assert "audit.jsonl is not the record of an audit; name another file, or remove it" in err
+    assert (workplace / "audit.jsonl").read_text() == content
+
+
+def test_a_record_that_cannot_be_read_or_written_is_refused(tmp_path):
+    with pytest.raises(OutputError, match=r"cannot read .*: Is a directory; name another file"):
+        Record(tmp_path)
+    gone = Record(tmp_path / "folder" / "audit.jsonl")
+    with pytest.raises(OutputError, match=r"cannot write .*: No such file or directory; name another file"):
+        gone.add([])

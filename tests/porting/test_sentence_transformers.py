@@ -14,6 +14,10 @@ from noise import assert_within_noise, truth_of
 from safetensors.numpy import load_file, save_file
 
 from triglot import impls, load, port
+from triglot.parity.judge import Subject
+from triglot.parity.originals import find_original
+from triglot.parity.originals.comparison import judge_original
+from triglot.parity.truth import Reference
 from triglot.shared.checkpoint import Checkpoint, TextSettings
 from triglot.shared.errors import CheckpointError, OutputError, PortingError
 from triglot.shared.inputs import encoder_batch
@@ -136,6 +140,19 @@ def batch(model):
 @pytest.fixture(scope="module")
 def truth(model, batch):
     return truth_of(model[3], batch)
+
+
+def test_the_library_runs_the_original(model, batch):
+    from triglot.parity.originals.libraries import sentence_transformers_model
+
+    _, _, folder, ported = model
+    original = find_original(folder, "sentence-transformers", ported.config)
+    (results,) = sentence_transformers_model.run(original, [batch], "float32")
+    rows = judge_original(Subject("original", "eager", "float32"), Reference(ported), batch, results)
+    assert {row.name: row.verdict for row in rows} == {
+        "api.heads.sentence_embedding": "pass",
+        "api.encode": "pass",
+    }
 
 
 def test_the_definition_is_read(model):

@@ -1,5 +1,6 @@
 """``triglot audit``: plant bugs in the implementations, and show what the verdict sees."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,21 +20,26 @@ def audit(
     models: Annotated[int, typer.Option(min=0, help="Correct models to try, of random shapes and weights.")] = 20,
     dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = FLOAT32,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time. Default: one per core.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append outcomes to FILE, and skip those that it holds.")
+    ] = None,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Plant bugs, and show what the verdict sees of them.
 
     Each bug of a catalogue is planted in a copy of our implementations, in the whole model and in its public methods
-    alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do.
+    alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do. With
+    --record, an interrupted audit can be resumed, and the tables show everything in the record.
     """
     from triglot import impls, tables  # noqa: PLC0415
     from triglot.parity.audit.catalogue import BUGS  # noqa: PLC0415
+    from triglot.parity.audit.record import Record  # noqa: PLC0415
     from triglot.parity.audit.report import AuditReport  # noqa: PLC0415
     from triglot.parity.audit.run import run_all, tasks  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
-    check_output(json_file)
+    check_output(json_file, record)
     if not seeds + models:
         raise FrameworkError("seeds and models are both 0, so there is nothing to try; raise one of them")
     names = [name for name in BUGS if bug.lower() in name.lower()]
@@ -41,13 +47,14 @@ def audit(
         raise FrameworkError(f"no bug has {bug!r} in its name; give a word that occurs in one, like GELU")
     frameworks = [name.value for name in framework] if framework else list(impls.installed())
     work = tasks(frameworks, names, dtype.value, seeds=seeds, models=models)
-    outcomes = []
+    recorded = Record(record)
+    work = recorded.left(work)
     with progress("audit", quiet=quiet) as on_progress:
         for done, found in enumerate(run_all(work, jobs), 1):
-            outcomes += found
+            recorded.add(found)
             if on_progress and found:
                 on_progress(done, len(work), found[0].bug or "correct code")
-    report = AuditReport(outcomes)
+    report = AuditReport(recorded.outcomes)
     write_json(json_file, report.to_dict())
     if shows_tables(json_file, quiet=quiet):
         show(tables.print_audit, report)
