@@ -335,7 +335,7 @@ def test_report_is_valid_json_with_the_contracted_fields():
     )
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     fields = ["schema", "model", "inputs", "config", "weights_digest", "environment", "verdict", "checks"]
-    assert list(content) == [*fields, "first_divergence", "amplification", "unchecked", "lacking", "blind"]
+    assert list(content) == [*fields, "first_divergence", "amplification", "unchecked", "lacking", "blind", "originals"]
     assert content["schema"] == "triglot.parity/1"
     assert list(content["checks"][0]) == [
         *("check", "framework", "mode", "dtype", "name", "error", "noise", "budget", "verdict", "reason")
