@@ -1,4 +1,4 @@
-"""The tables of ``triglot port``, without those that need parity, which is slow to import."""
+"""The tables of ``triglot port``, in their own file because ``tables.py`` imports parity, which is slow."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from triglot.shared.porting import PortPlan
 def print_port(plan: PortPlan, dry_run: bool, findings: Sequence[str]) -> None:
     """Print the result of a port. A dry run first shows one line per tensor.
 
-    ``findings``: what is known of the original, in words.
+    ``findings``: sentences about the comparison with the original.
     """
     if dry_run:
         console().print(_planned_tensors(plan))

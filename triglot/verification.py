@@ -1,4 +1,4 @@
-"""Verification of a port: the original and the port have to compute the same, within the budgets of a parity run."""
+"""Verify a port: the original and the port must compute the same, within the budgets of a parity run."""
 
 import tempfile
 from collections.abc import Collection, Sequence
@@ -19,12 +19,12 @@ _BATCHES, _ROWS = 2, 4
 
 
 def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch]) -> str:
-    """Run an original on ``batches``, judge it by the truth of ``checkpoint``, and say in words how near it is.
+    """Run an original on ``batches`` and judge it by the truth of ``checkpoint``. Return the result in words.
 
     Raises:
         PortingError: the original computes something else, or cannot be run.
     """
-    # They load SciPy, which only a verification needs.
+    # These load SciPy, which only a verification needs.
     from triglot.parity.originals.comparison import RunningOriginal  # noqa: PLC0415
     from triglot.parity.truth import Reference  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
@@ -39,11 +39,11 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
 
 
 def verify_target(checkpoint: Checkpoint, target: Path, dialect: str) -> str:
-    """Verify a copy of what ``porting.write`` will write to ``target``. Say in words how near it is.
+    """Verify a copy of what ``porting.write`` will write to ``target``. Return the result in words.
 
     Raises:
-        PortingError: the library of ``dialect`` computes something else from it, or cannot run.
-        InputError: no library runs it.
+        PortingError: the library of ``dialect`` computes other results from it, or cannot run.
+        InputError: no library runs the dialect.
         OutputError: there is no space for a copy.
     """
     if dialect not in LIBRARIES:
@@ -57,7 +57,7 @@ def verify_target(checkpoint: Checkpoint, target: Path, dialect: str) -> str:
 
 
 def verify_example(example: Path, checkpoint: Checkpoint) -> str:
-    """Judge the recorded outputs of an original by the truth of ``checkpoint``, and say in words how near they are.
+    """Judge the recorded outputs of an original by the truth of ``checkpoint``. Return the result in words.
 
     Raises:
         PortingError: the original computed something else.
@@ -110,7 +110,7 @@ def _passed(rows: Sequence[Row], description: str) -> str:
         raise PortingError(f"cannot run {description}: {row.reason}; correct that, or port without verification")
     if row.verdict != "pass":
         raise PortingError(
-            f"{description} computes something else than the port: {row.name}: {row.reason}; correct the "
+            f"{description} computes something other than the port: {row.name}: {row.reason}; correct the "
             "configuration or the dialect"
         )
     return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget"

@@ -263,7 +263,7 @@ def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
 def test_a_source_that_computes_something_else_is_not_ported(folder, command, workplace):
     code, _, err = command("port", folder, "model.npz", "--set", "norm_eps=1e-5", "--verify")
     assert code == 2
-    assert f"{folder} in transformers computes something else than the port: api." in err
+    assert f"{folder} in transformers computes something other than the port: api." in err
     assert not os.path.exists("model.npz")
 
 
@@ -276,7 +276,7 @@ def test_an_example_settles_what_no_tensor_shows(folder, command, workplace):
     assert f"verified: the port computes what {example} says" in out
     code, _, err = command("port", weights, "wrong.npz", *wrong, "--example", example)
     assert code == 2
-    assert f"{example} computes something else than the port" in err
+    assert f"{example} computes something other than the port" in err
     assert not os.path.exists("wrong.npz")
     code, out, _ = command(
         "parity", "model.npz", "--framework", "torch", "--check", "masks", "--example", example, "--json", "report.json"
@@ -303,9 +303,9 @@ def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
     np.savez(example, token_ids=vectors, encode=vectors)
     with pytest.raises(PortingError, match=r"does not compute what .* in any dialect: in torch, .*; in paddle, "):
         triglot.port(path, config=square, example=example)
-    with pytest.raises(PortingError, match="computes something else than the port"):
+    with pytest.raises(PortingError, match="computes something other than the port"):
         triglot.port(path, config=square, example=example, source_dialect="torch")
-    with pytest.raises(PortingError, match="computes something else than the port"):
+    with pytest.raises(PortingError, match="computes something other than the port"):
         triglot.port(checkpoint, example=example)
 
 
@@ -358,7 +358,7 @@ def test_an_example_of_a_pair_or_of_attention(make_checkpoint, tmp_path):
     np.savez(path, query=vectors, key=vectors, value=vectors, attend=output, weights=averaged)
     assert triglot.port(alone, example=path) is alone
     np.savez(path, query=vectors, key=vectors, value=vectors, attend=output, weights=1 - averaged)
-    with pytest.raises(PortingError, match=r"computes something else than the port: api\.attend\.weights"):
+    with pytest.raises(PortingError, match=r"computes something other than the port: api\.attend\.weights"):
         triglot.port(alone, example=path)
 
 

@@ -21,7 +21,7 @@ def audit(
     dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = FLOAT32,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at a time. Default: one per core.")] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Append outcomes to FILE, and skip those that it holds.")
+        Path | None, typer.Option(metavar="FILE", help="Append outcomes to FILE, and skip those already in it.")
     ] = None,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
@@ -29,8 +29,8 @@ def audit(
     """Plant bugs, and show what the verdict sees of them.
 
     Each bug of a catalogue is planted in a copy of our implementations, in the whole model and in its public methods
-    alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do. With
-    --record, an interrupted audit can be resumed, and the tables show everything in the record.
+    alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do.
+    --record resumes an interrupted audit; the tables then show everything in the record.
     """
     from triglot import impls, tables  # noqa: PLC0415
     from triglot.parity.audit.catalogue import BUGS  # noqa: PLC0415

@@ -39,11 +39,11 @@ def port(
     ] = "keep",
     dtype: Annotated[Dtype | None, typer.Option(help="Convert all tensors.", show_default=False)] = None,
     allow_lossy: Annotated[
-        bool, typer.Option("--allow-lossy", help="Make numbers that are too large for --dtype its largest one.")
+        bool, typer.Option("--allow-lossy", help="Replace numbers that are too large for --dtype by its largest.")
     ] = False,
     allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Keep NaN and infinity.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare SOURCE and TARGET in their libraries with the port.")
+        bool, typer.Option("--verify", help="Run SOURCE and TARGET in their libraries, and compare results.")
     ] = False,
     example: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Compare with recorded inputs and outputs (.npz).")
@@ -51,7 +51,7 @@ def port(
     shard_size: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Divide the tensors into files of at most SIZE: 2GB, 2GiB.", show_default=False
+            metavar="SIZE", help="Split the tensors into files of at most SIZE: 2GB, 2GiB.", show_default=False
         ),
     ] = None,
     dry_run: Annotated[
@@ -113,7 +113,7 @@ def port(
 
 
 def _verify_source(source: "Source") -> list[str]:
-    """Compare the source with the port in its library, if that is installed. Return what is to be printed."""
+    """Run the source in its library, if that is installed, and compare it with the port. Return lines to print."""
     from triglot import verification  # noqa: PLC0415
 
     original, reason = source.original(None)
@@ -124,7 +124,7 @@ def _verify_source(source: "Source") -> list[str]:
 
 
 def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str) -> list[str]:
-    """Do the same with the target, before it is written. A neutral checkpoint is ours."""
+    """Do the same with the target before it is written. A neutral checkpoint has no other library."""
     from triglot import verification  # noqa: PLC0415
     from triglot.shared.errors import InputError  # noqa: PLC0415
 
