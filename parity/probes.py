@@ -93,7 +93,7 @@ def _draw(
 
 
 def _normalized(config: ModelConfig) -> str | None:
-    """Return the name of the value that a sentence embedding scales to length 1; None if it does not."""
+    """Return the name of the value that a sentence embedding scales to length 1; None if there is none."""
     if not config.sentence_normalized:
         return None
     last = f"dense.{len(config.sentence_layers) - 1}.activation" if config.sentence_layers else "pooled"
@@ -101,7 +101,7 @@ def _normalized(config: ModelConfig) -> str | None:
 
 
 def _short(drawn: Array, dtype: str) -> Array:
-    """Return vectors of ordinary length, around the limit of 1e-12 and far below it, and one of zeros, in turns.
+    """Return vectors of length 1, at the limit of 1e-12, below it, and of zeros, in turns.
 
     Float16 cannot hold the short ones, which become zeros.
     """

@@ -90,7 +90,7 @@ class Report:
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
     kinds of check that the model has, but that were not run. ``lacking``: the invariants that were not judged, because
     the model does not have them. ``blind``: bugs that no verdict in this number format shows, as far as the model has
-    their kind of check. ``originals`` says in words with which originals the port was compared, or why with none.
+    their kind of check. ``originals``: sentences that name the originals of the port, or say why it was not compared.
     """
 
     model: str

@@ -104,8 +104,8 @@ def _worst_group(scope: Scope, sizes: Sequence[Array], counted: Bools, dtype: st
 def _is_chaotic(noise: Array, magnitude: float, channel: Scope, dtype: str) -> Bools:
     """Return which tokens have far more noise than the others, so that one token decides the noise of every channel.
 
-    Their noise points in a few random directions, and a correct result may point in another, where a channel has less.
-    Only the whole value can be judged there.
+    Their noise points in a few random directions. The error of a correct result may point in another, where a channel
+    has less noise, so only the whole value can be judged.
     """
     by_token = noise.max(axis=channel.axes, keepdims=True)
     if by_token.size <= LEAST_TOKENS:

@@ -11,10 +11,10 @@ from .run import Outcome, Task
 
 
 class Record:
-    """The outcomes in a file, which is created when the first one is added; in memory alone if there is no ``path``.
+    """The outcomes of an audit, in the file ``path``, or only in memory if that is None.
 
     Raises:
-        OutputError: the file cannot be read, or is not such a record.
+        OutputError: the file cannot be read, or is not the record of an audit.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -34,7 +34,7 @@ class Record:
             raise OutputError(f"{path} is not the record of an audit; name another file, or remove it") from error
 
     def left(self, work: Sequence[Task]) -> list[Task]:
-        """Return what is still to do: the tasks without the seeds that were tried."""
+        """Return the remaining tasks, without the seeds that were tried."""
         tried = {(each.bug, each.framework, each.dtype, each.only_without_probe, each.seed) for each in self.outcomes}
         left: list[Task] = []
         for task in work:
@@ -47,7 +47,7 @@ class Record:
         """Append outcomes to the file.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         added = list(outcomes)
         self.outcomes += added

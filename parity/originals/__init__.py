@@ -1,8 +1,9 @@
-"""Originals: the model that was ported, run in its own library, to be judged like a framework.
+"""Originals: models that were ported, run in their own libraries and judged like a framework.
 
 Each library has a module in ``libraries``, with a function ``run`` that takes an ``Original``, batches and a dtype. It
-returns what the model computes of each batch, under the names of our public methods: ``api.encode``,
+returns the results of the model for each batch, under the names of our public methods: ``api.encode``,
 ``api.heads.pooler`` etc.
+
 To add a library, write such a module, and list it in ``LIBRARIES``.
 """
 
@@ -48,8 +49,8 @@ ONNX_SUFFIX = ".onnx"
 class Original:
     """A model in the files of its library.
 
-    ``dialect``: that of the weights, a key of ``LIBRARIES``. ``config``: what the port made of it. The library builds a
-    model from its own configuration if it has one (``has_own_config``), and otherwise from ``config``.
+    ``dialect``: the dialect of the weights, a key of ``LIBRARIES``. ``config``: the configuration of the port. The
+    library uses the original's own configuration if it has one (``has_own_config``), and otherwise ``config``.
     """
 
     path: Path
@@ -63,14 +64,14 @@ class Original:
 
     @property
     def has_own_config(self) -> bool:
-        """Whether the files say what the tensors do not show. Otherwise the user did, and may be wrong."""
+        """Whether the files hold the settings that no tensor shows. Otherwise the user passes them, perhaps wrongly."""
         return self.dialect in ("onnx", "sentence-transformers") or (
             self.dialect == "huggingface" and self.path.is_dir()
         )
 
     @property
     def description(self) -> str:
-        """The original in words."""
+        """The original in words, for reports."""
         own = "" if self.has_own_config else ", built from the same configuration (--example checks that)"
         return f"{self.path} in {self.library.name}{own}"
 

@@ -1,4 +1,4 @@
-"""The comparison with an original: what it computes is judged by the truth of the port, like a framework.
+"""Compare an original with its port: judge its results by the truth of the port, like those of a framework.
 
 An original has no probe, so only its results are judged, within the same budgets.
 """
@@ -30,7 +30,7 @@ WORKER = ("-P", "-m", "triglot.parity.originals.worker")
 
 
 class RunningOriginal:
-    """An original at work in a process of its own. ``close`` it."""
+    """An original that runs in its own process, until it is closed."""
 
     def __init__(
         self, original: Original, batches: Sequence[Batch], dtype: str, folder: Path, threads: int, time_limit: float
@@ -53,7 +53,7 @@ class RunningOriginal:
         self._worker.send("run", request)
 
     def judge(self, reference: Reference) -> list[Row]:
-        """Wait for the results and judge them. ``reference``: on the weights of the port."""
+        """Wait for the results and judge them. ``reference`` has the weights of the port."""
         subject = Subject(self.original.library.name, "eager", self.dtype)
         try:
             self._worker.receive()
@@ -74,7 +74,7 @@ class RunningOriginal:
 def with_originals(
     report: Report, checkpoint: Checkpoint, running: RunningOriginal | None, example: Example | None
 ) -> Report:
-    """Return the report with what an original and an example say of the port."""
+    """Return the report with the rows of an original and of an example."""
     rows: list[Row] = []
     descriptions: list[str] = []
     if running is not None:
@@ -99,9 +99,9 @@ def with_originals(
 
 
 def wide(dtype: str) -> str:
-    """Return the dtype in which an original runs if the frameworks run in ``dtype``: not in 16 bits.
+    """Return the dtype in which an original runs if the frameworks run in ``dtype``: at least float32.
 
-    Its files may be more precise than that, and the port is the same in every format.
+    Its files may be more precise than 16 bits, and the port is the same in every format.
     """
     return "float32" if dtype in HALVES else dtype
 
@@ -138,7 +138,7 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
 def as_tokenized(batch: Batch) -> Batch:
     """Return the batch as a tokenizer could have made it: only padding has the pad id.
 
-    transformers and some models take the tokens that are not the pad id for the real ones.
+    transformers and some models take every token except the pad id for a real one.
     """
     pad = batch.config.pad_id
     real = {"source": batch.valid, **_targets(batch)}
@@ -157,9 +157,9 @@ def _targets(batch: Batch) -> Mapping[str, Bools]:
 
 
 def _judged(name: str, batch: Batch, config: ModelConfig) -> Bools | None:
-    """Return where a result is judged, as a mask that broadcasts to it: only real tokens are defined everywhere.
+    """Return where a result is judged, as a mask that broadcasts to it: at real tokens.
 
-    A pooler that reads padding is not.
+    A head with one result for each row is judged only where the first token is real.
     """
     axes = named_values(config)[name].axes
     if "position" in axes:

@@ -1,4 +1,4 @@
-"""Recorded originals: inputs and outputs of a model in an ``.npz`` file, for a model that no library here runs."""
+"""Recorded originals: inputs and outputs in an ``.npz`` file, for models that no library here runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ _OUTPUTS = {*_ENCODED, *_NAMES, "logits", "forward", "attend", "weights", *get_a
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs in the file ``path``, and what the original computes of them, under the names of our public methods."""
+    """Inputs in the file ``path``, and the outputs of the original, under the names of our public methods."""
 
     path: Path
     batch: Batch
@@ -70,7 +70,7 @@ def _method(name: str, config: ModelConfig) -> str:
     if config.kind == "attention":
         return {"attend": ATTEND, "weights": AVERAGED_WEIGHTS}.get(name, "")
     head = _NAMES.get(name, name)
-    if name == "logits":  # of the only head that it can be
+    if name == "logits":  # of the only head that is not a pooler
         others = [head for head in config.heads_on_top if head != "pooler"]
         head = others[0] if len(others) == 1 else ""
     return f"{API}.heads.{head}" if head in config.heads_on_top else ""

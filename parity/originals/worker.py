@@ -2,7 +2,7 @@
 
 Requests, see ``shared/worker.py``:
 
-``run``   the original, a dtype, files with batches, and where to write what is computed of each
+``run``   the original, a dtype, files with batches, and files for the results of each
 """
 
 import importlib

@@ -48,7 +48,7 @@ BLIND: Mapping[str, Sequence[str]] = {
 
 
 def blind(dtype: str, config: ModelConfig, checks: Collection[str]) -> tuple[str, ...]:
-    """Return the bugs that ``dtype`` is too coarse to show, of those for these kinds of check in heads that exist."""
+    """Return the bugs for these kinds of check that ``dtype`` is too coarse to show, in heads that the model has."""
     return tuple(
         name
         for name in BLIND.get(dtype, ())

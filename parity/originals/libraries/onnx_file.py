@@ -29,7 +29,7 @@ _DTYPES = {
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return what the model computes of each batch; see ``originals``. The file decides the dtype.
+    """Return the results of the model for each batch; see ``originals``. The file decides the dtype.
 
     Raises:
         InputError: the file has other inputs than an encoder, or no output that Triglot knows.

@@ -20,11 +20,11 @@ from triglot.shared.porting import containers
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return what the model computes of each batch; see ``originals``."""
+    """Return the results of the model for each batch; see ``originals``."""
     framework, load = _FRAMEWORKS[original.dialect]
     random = Checkpoint(original.config, initialize(original.config, 0))
     model = impls.build(framework, random, dtype=dtype)
-    # By our reader, which opens all formats, without unpickling.
+    # With our reader, which opens all formats and never unpickles.
     load(model.transformer, {name: np.array(each, dtype) for name, each in containers.read(original.path).items()})
     return [call_methods(model, batch) for batch in batches]
 

@@ -17,10 +17,10 @@ from triglot.shared.porting import containers
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return what the model computes of each batch; see ``originals``."""
+    """Return the results of the model for each batch; see ``originals``."""
     paddle.set_default_dtype(getattr(paddle, dtype))
     module = _module(original.config)
-    # By our reader, because ``paddle.load`` unpickles.
+    # With our reader, because ``paddle.load`` unpickles.
     tensors = {name: np.array(tensor, dtype) for name, tensor in containers.read(original.path).items()}
     missing, unexpected = module.set_state_dict(tensors)
     if missing or unexpected:

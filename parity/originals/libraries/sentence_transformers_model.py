@@ -14,7 +14,7 @@ from triglot.shared.inputs import Batch, EncoderBatch
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return what the model computes of each batch; see ``originals``."""
+    """Return the results of the model for each batch; see ``originals``."""
     model: Any = SentenceTransformer(str(original.path), device="cpu", local_files_only=True)
     model.to(getattr(torch, dtype)).eval()
     with torch.inference_mode():

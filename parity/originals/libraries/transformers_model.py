@@ -36,7 +36,7 @@ _OUTPUTS = {
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return what the model computes of each batch; see ``originals``."""
+    """Return the results of the model for each batch; see ``originals``."""
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         model = _load(original, Path(folder), dtype)
     start = len(type(model).config_class.__name__.removesuffix("Config"))
