@@ -98,7 +98,7 @@ def check_finite(checkpoint: Checkpoint, dtype: str) -> None:
 
 
 def check_finite_tensor(name: str, tensor: Array, dtype: str) -> None:
-    """Do what ``check_finite`` does for one tensor."""
+    """Check one tensor as ``check_finite`` does."""
     numbers = tensor.reshape(-1)
     for start in range(0, numbers.size, _BLOCK):  # a boolean per number of a whole table would take megabytes
         block = numbers[start : start + _BLOCK]
@@ -157,7 +157,7 @@ def save(checkpoint: Checkpoint, path: str | Path, shard_size: int | None = None
 
 
 class _Content:
-    """What is stored of a checkpoint: its arrays one by one, in the order of their names, then its manifest."""
+    """The content of a stored checkpoint: its arrays one by one, in the order of their names, then its manifest."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

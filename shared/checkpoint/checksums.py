@@ -17,7 +17,7 @@ def sha256(tensor: Array) -> str:
 
 
 class LazyTensors(Mapping[str, Array]):
-    """Tensors that take time to read. Those in ``unread`` have the same shapes and dtypes, and nobody reads them."""
+    """Tensors that take time to read. ``unread`` has arrays of their shapes and dtypes; do not read their numbers."""
 
     unread: Mapping[str, Array]
 
@@ -77,7 +77,7 @@ class VerifiedTensors(LazyTensors):
 
 
 class DeferredTensors(LazyTensors):
-    """Tensors that ``read`` makes, each when it is asked for."""
+    """Tensors that ``read`` returns, each when it is accessed."""
 
     def __init__(self, unread: Mapping[str, Array], read: Callable[[str], Array]) -> None:
         self.unread = unread

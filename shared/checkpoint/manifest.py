@@ -108,7 +108,7 @@ class Manifest:
 
 
 def to_bytes(path: Path, content: Mapping[str, Any]) -> bytes:
-    """Return the manifest in the file ``path`` as text.
+    """Return the manifest of the file ``path`` as encoded JSON.
 
     Raises:
         OutputError: it is longer than a reader accepts.
@@ -128,7 +128,7 @@ def digest(config: ModelConfig, tensors: Mapping[str, TensorRecord]) -> str:
 
 
 def decode(path: Path, name: str, content: bytes, member_count: int, schema_name: str = SCHEMA) -> dict[str, Any]:
-    """Return the fields of the manifest ``name`` in ``path``, which describes so many members.
+    """Return the fields of the manifest ``name`` in ``path``, for a file with ``member_count`` members.
 
     Raises:
         CheckpointError: it is not JSON, or has another schema.
@@ -144,7 +144,7 @@ def decode(path: Path, name: str, content: bytes, member_count: int, schema_name
 
 
 def parse(path: Path, name: str, fields: dict[str, Any], tensor_count: int) -> Manifest:
-    """Return the manifest ``name`` in ``path``, which has these ``fields`` and so many tensors.
+    """Return the manifest ``name`` in ``path``, which has these ``fields``, for ``tensor_count`` tensors.
 
     Raises:
         CheckpointError: it has other fields, or one of its digests is wrong.

@@ -1,8 +1,8 @@
 """A neutral checkpoint in several files: a folder with ``part-00001.npz``, ``part-00002.npz`` ... and ``index.json``.
 
 The parts hold the arrays in the order of their names. The index is the manifest of the single file, with one more field
-that says which arrays are in which part. It is strict, so a folder has one reading: each part has exactly the arrays
-that the index lists, in that order, and there are no other parts.
+that says which arrays are in which part. It is strict: each part has exactly the arrays that the index lists, in that
+order, and there are no other parts.
 """
 
 import os
@@ -62,7 +62,7 @@ def parse_size(size: object) -> int:
 
 
 def split(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Return the names in groups, in their order, of at most ``limit`` bytes each; a larger one is alone."""
+    """Return the names in order, in groups of at most ``limit`` bytes. A larger tensor is alone in its group."""
     groups: list[list[str]] = [[]]
     total = 0
     for name, size in sizes.items():
@@ -124,7 +124,7 @@ def _content(index: Path) -> bytes:
             content = file.read(manifests.LONGEST + 1)
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{index} is missing, so {index.parent} is not a neutral checkpoint; give a file or a folder that Triglot "
+            f"{index} is missing, so {index.parent} is not a neutral checkpoint; pass a file or a folder that Triglot "
             "wrote, or port the folder first (triglot port)"
         ) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How text becomes the tokens of a sentence embedding: part of the definition of its vectors, but not arithmetic."""
+"""Text settings: how text becomes the tokens of a sentence embedding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triglot.shared.errors import CheckpointError
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
-# The parser of the manifest limits its structure, so it has to know how much of it is text.
+# The parser of the manifest limits how often these characters occur, and has to allow for those in the settings.
 MARKS = "{[,"
 MOST_MARKS = 4_000
 _LONGEST = 1 << 17  # characters of JSON
@@ -22,9 +22,9 @@ _LONGEST = 1 << 17  # characters of JSON
 class TextSettings:
     """How text becomes tokens, and how vectors are meant to be compared.
 
-    ``max_tokens``: longer texts are cut, special tokens included. ``prompts`` are texts to put before a text, by name;
-    ``default_prompt`` names the one to use if the user names none, None: no prompt. ``similarity`` is how vectors were
-    meant to be compared; None: the model does not say.
+    ``max_tokens``: the length to which longer texts are cut, special tokens included. ``prompts``: texts to put before
+    a text, by name. ``default_prompt``: the name of the prompt to use if the user names none; None: no prompt.
+    ``similarity``: how vectors are meant to be compared; None: the model does not say.
 
     Raises:
         CheckpointError: a setting is impossible, or the prompts are too long.
@@ -64,7 +64,7 @@ class TextSettings:
 
 
 def _is_unicode(text: object) -> bool:
-    """Return whether ``text`` is text that JSON brings back; halves of a surrogate pair would be joined."""
+    """Return whether JSON preserves ``text``. It would join the halves of a surrogate pair."""
     return isinstance(text, str) and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -73,10 +73,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def batch_in(config: ModelConfig, path: Path, arrays: Mapping[str, Array]) -> Batch:
-    """Return the batch that the ``arrays`` of the file ``path`` are; see ``read_batch``.
+    """Return the batch in the ``arrays`` of the file ``path``; see ``read_batch``.
 
     Raises:
-        InputError: they are something else, or do not fit the model.
+        InputError: they are not a batch, or do not fit the model.
     """
     make_batch, needed, optional = _CONTENTS[config.kind]
     arrays = _named(path, arrays, _OF_TOKENIZERS[config.kind])

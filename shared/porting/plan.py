@@ -18,9 +18,9 @@ SCHEMA = "triglot.port/1"
 
 @dataclass(frozen=True)
 class File:
-    """A source or a target: its path, its dialect, and the sign by which that was recognised; empty if the user said.
+    """A source or a target.
 
-    The dialect of a recipe is empty.
+    ``sign``: the name by which the dialect was recognised; empty if the user named it. A recipe has no dialect.
     """
 
     path: str
@@ -30,7 +30,7 @@ class File:
 
 @dataclass(frozen=True)
 class PlannedName:
-    """The name of a tensor in a file, and in words what is done between its layout there and the canonical one."""
+    """The name of a tensor in a file, and in words how its layout there differs from the canonical one."""
 
     name: str
     transform: str = UNCHANGED

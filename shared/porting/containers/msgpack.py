@@ -26,8 +26,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 
-# A map of so many entries, or so many entries in all, would be a hundred times deeper or wider than any Transformer.
-# The library reserves memory for the entries that a map claims to have, at every depth.
+# A hundred times more entries than any Transformer has, in one map and in all. The library reserves memory for the
+# entries that a map claims to have, at every depth.
 _LONGEST_MAP = 1 << 12
 _MOST_ENTRIES = 1 << 18
 _DEEPEST = 64
@@ -73,7 +73,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Array]) -> None:
 
 
 class _Maps:
-    """Makes dictionaries of the pairs of every map, without repetition and up to a number of entries."""
+    """A hook that makes a dictionary of each map, and refuses repeated keys and too many entries."""
 
     def __init__(self) -> None:
         self._entries = 0
@@ -90,7 +90,7 @@ class _Maps:
 
 
 def _unpacked(content: memoryview | bytes, longest_map: int = 0, **hooks: Any) -> Any:
-    """Return the message in ``content``. The library compares every length with the bytes that there are."""
+    """Return the message in ``content``. The library compares every length with the available bytes."""
     return _LIBRARY.unpackb(
         content,
         strict_map_key=True,
@@ -156,7 +156,7 @@ def _listed(entry: object) -> list[Any]:
 
 
 def _write(file: BinaryIO, names: Mapping[tuple[str, ...], str], tensors: Mapping[str, Array]) -> None:
-    """Write the map of the tensors with these names; the keys are what is left of the paths to them."""
+    """Write the map of the tensors in ``names``, whose keys are the rest of the path to each."""
     branches: dict[str, dict[tuple[str, ...], str]] = {}
     for path, name in names.items():
         branches.setdefault(path[0], {})[path[1:]] = name

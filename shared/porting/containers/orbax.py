@@ -102,7 +102,7 @@ def _names(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _array(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) -> Array:
-    """Return an array, every part of which has to be there: a missing part would be read as zeros."""
+    """Return an array. A missing part is an error, because it would be read as zeros."""
     if metadata.get("use_ocdbt", True):
         folder = {"driver": "file", "path": f"{path.absolute()}/"}
         store: dict[str, Any] = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
@@ -119,7 +119,7 @@ def _array(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any])
 
 
 def _without_value(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the tensors without the last part of their names, if it is that of an NNX variable in all of them."""
+    """Return the tensors without the last part of their names, if all names end as those of NNX variables."""
     end = f".{_VALUE}"
     if not all(name.endswith(end) for name in tensors):
         return dict(tensors)

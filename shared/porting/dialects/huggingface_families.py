@@ -64,11 +64,11 @@ class Family:
         exact_heads: the heads that always use the exact GELU, whatever the activation of the layers.
         pooler_activation: the activation of the pooler.
         pad_offset: positions begin after the pad id.
-        style: a table without names, which has the layout and the ends of the names.
-        pads: a configuration needs a pad id.
+        style: a table without modules, which has the layout and the ends of names.
+        pads: whether a configuration needs a pad id.
         needs: heads -> the head without which the library has no class for them.
         pre_training: sets of heads -> the end of the class that has exactly these.
-        repeats: a file repeats a tied decoder, and the bias in any case.
+        repeats: whether a file repeats a tied decoder, and in any case the bias.
     """
 
     model_types: Mapping[str, str]

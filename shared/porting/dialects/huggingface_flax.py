@@ -2,7 +2,7 @@
 
 transformers 5 cannot read these files. A model is a folder with ``config.json`` and ``flax_model.msgpack``, or
 the bare file. The names are those of the dialect ``huggingface`` with Flax's words at the end. Linear weights are
-(in, out), the decoder of the masked_lm head included. They were read from transformers 4.55, ``modeling_flax_*.py``.
+(in, out), including the decoder of the masked_lm head. Names were read from transformers 4.55, ``modeling_flax_*.py``.
 """
 
 from dataclasses import replace

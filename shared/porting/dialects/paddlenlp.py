@@ -77,7 +77,7 @@ def standard(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration of PaddleNLP, new or old, as transformers would write it.
 
     Raises:
-        PortingError: the class is not known, or a field asks for something else than BERT and ERNIE in transformers.
+        PortingError: the class is not known, or a field asks for what BERT and ERNIE in transformers do not have.
     """
     flat = _flattened(fields)
     classes = flat.get("architectures")
@@ -101,10 +101,10 @@ def standard(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flattened(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an old configuration, which are nested in ``init_args``, beside each other.
+    """Return the fields of a configuration without the nesting of old ones, in ``init_args``.
 
-    Numbers in ``init_args`` are the classes and the dropout of a classifier. Tensors show the one, and training alone
-    needs the other.
+    Plain numbers in ``init_args`` are ignored: the number of classes, which the tensors show, and the dropout of a
+    classifier, which only training needs.
     """
     flat = {name: value for name, value in fields.items() if name not in ("init_args", "init_class")}
     nested: object = fields.get("init_args", [])

@@ -31,7 +31,7 @@ TOKENIZER_FILES = (
 )
 
 _SUPPORTED = "Transformer, Pooling, any number of Dense, and at most one Normalize, in this order"
-# Where the library has had its modules: models.Pooling, or base.modules.normalize.Normalize.
+# The library has moved its modules: models.Pooling, or base.modules.normalize.Normalize.
 _CLASS = re.compile(
     r"sentence_transformers\.(models|base\.modules|sentence_transformer\.modules)\.(\w+\.)?"
     r"(Transformer|Pooling|Dense|Normalize)"
@@ -157,7 +157,7 @@ def check_normalize(folder: Path) -> None:
 def read_text_settings(folder: Path, encoder: Path, source_max_length: int) -> TextSettings:
     """Return how text becomes tokens. ``encoder`` is the folder of the Transformer.
 
-    Longer texts than ``source_max_length`` are an error in the library, so the limit is at most that.
+    Texts longer than ``source_max_length`` are an error in the library, so the limit is at most that.
 
     Raises:
         PortingError: a file is damaged, or a setting is not supported.
@@ -202,7 +202,7 @@ def read_text_settings(folder: Path, encoder: Path, source_max_length: int) -> T
 
 
 def modules_to_json(layers: int, *, normalized: bool) -> list[dict[str, Any]]:
-    """Return the content of ``modules.json``, of which every release since 2.0 can read the names."""
+    """Return the content of ``modules.json``, in names that every release since 2.0 can read."""
     kinds = ["Transformer", "Pooling", *["Dense"] * layers, *["Normalize"] * normalized]
     return [
         {
@@ -252,7 +252,7 @@ def _features(name: str) -> dict[str, tuple[object, ...]]:
 
 
 def _optional(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if there is no file, which then says nothing."""
+    """Return the object in a JSON file, or an empty one if the file does not exist."""
     return read_object(file) if file.is_file() else {}
 
 

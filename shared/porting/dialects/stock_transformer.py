@@ -3,8 +3,8 @@
 They are the state dicts of ``TransformerEncoder`` and ``Transformer``, in ``torch.nn`` and in ``paddle.nn``. Both
 libraries have the same layers, those of the original Transformer (Vaswani et al. 2017), and the norm comes first or
 last. They differ in two things: PyTorch packs query, key and value into one tensor and stores linear weights as (out,
-in). A missing bias shows in the names. ``bias=False`` in PyTorch leaves out those of linear layers and norms,
-``bias_attr=False`` in PaddlePaddle only those of linear layers.
+in). The names show which biases are missing. ``bias=False`` in PyTorch leaves out those of linear layers and norms;
+``bias_attr=False`` in PaddlePaddle leaves out only those of linear layers.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -170,8 +170,8 @@ class StockTransformer:
 
 
 def _torch_allows(biases: Biases) -> bool:
-    # The fast path for inference, which only a layer without a projection bias never takes, needs all biases. Without
-    # the others, the norms may be replaced by those with a bias.
+    # PyTorch's fast path for inference needs all biases, and only a layer without a projection bias never takes it.
+    # Without the other biases, the norms may be replaced by norms with a bias.
     return all(biases) or not any(biases[:3])
 
 

@@ -64,7 +64,7 @@ class Table:
 
     Linear weights are (in, out) in a checkpoint; a dialect that is ``transposed`` stores them as (out, in). The schema
     says which weights are linear; a shape never does, because a square weight has the same shape either way. The
-    parameters in ``turned`` are stored the other way round than their role says.
+    parameters in ``turned`` are stored the other way round.
     """
 
     dialect: str
