@@ -12,7 +12,7 @@ from triglot.shared.model.probe import Probe, observe, under
 
 from .feed_forward import ACTIVATIONS
 
-LEAST_LENGTH = 1e-12  # shorter vectors are divided by it, not by their length
+LEAST_LENGTH = 1e-12  # divides shorter vectors in place of their length
 
 
 def pool_mean(x: Array, valid: Array) -> Array:
@@ -41,14 +41,14 @@ def pool_max(x: Array, valid: Array) -> Array:
 
 
 def normalize(x: Array) -> Array:
-    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays one. x: (B, E)."""
+    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays zero. x: (B, E)."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     length = jnp.linalg.norm(wide, axis=-1, keepdims=True)
     return (wide / jnp.maximum(length, LEAST_LENGTH)).astype(x.dtype)
 
 
 def identity(x: Array) -> Array:
-    """Return x: a dense layer without an activation."""
+    """Return x, for a dense layer without an activation."""
     return x
 
 

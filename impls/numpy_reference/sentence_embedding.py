@@ -12,7 +12,7 @@ from triglot.shared.model.probe import Probe, observe, under
 
 from .feed_forward import ACTIVATIONS
 
-LEAST_LENGTH = 1e-12  # shorter vectors are divided by it, not by their length
+LEAST_LENGTH = 1e-12  # divides shorter vectors in place of their length
 
 
 def pool_mean(x: ndarray, valid: ndarray) -> ndarray:
@@ -41,14 +41,14 @@ def pool_max(x: ndarray, valid: ndarray) -> ndarray:
 
 
 def normalize(x: ndarray) -> ndarray:
-    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays one. x: (B, E)."""
+    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays zero. x: (B, E)."""
     wide = x
     length = np.sqrt(nn.total(wide * wide))
     return wide / np.maximum(length, LEAST_LENGTH)
 
 
 def identity(x: ndarray) -> ndarray:
-    """Return x: a dense layer without an activation."""
+    """Return x, for a dense layer without an activation."""
     return x
 
 

@@ -13,7 +13,7 @@ from triglot.shared.model.probe import Probe, observe, under
 
 from .feed_forward import ACTIVATIONS
 
-LEAST_LENGTH = 1e-12  # shorter vectors are divided by it, not by their length
+LEAST_LENGTH = 1e-12  # divides shorter vectors in place of their length
 
 
 def pool_mean(x: Tensor, valid: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def pool_max(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def normalize(x: Tensor) -> Tensor:
-    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays one. x: (B, E)."""
+    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays zero. x: (B, E)."""
     wide = x.astype(paddle.float64 if x.dtype == paddle.float64 else paddle.float32)
     # Written out, because compiled code would round the epsilon of paddle.nn.functional.normalize to float32.
     length = paddle.sqrt((wide * wide).sum(axis=-1, keepdim=True))
@@ -50,7 +50,7 @@ def normalize(x: Tensor) -> Tensor:
 
 
 def identity(x: Tensor) -> Tensor:
-    """Return x: a dense layer without an activation."""
+    """Return x, for a dense layer without an activation."""
     return x
 
 

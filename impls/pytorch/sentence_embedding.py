@@ -11,7 +11,7 @@ from triglot.shared.model.probe import Probe, observe, under
 
 from .feed_forward import ACTIVATIONS
 
-LEAST_LENGTH = 1e-12  # shorter vectors are divided by it, not by their length
+LEAST_LENGTH = 1e-12  # divides shorter vectors in place of their length
 
 
 def pool_mean(x: Tensor, valid: Tensor) -> Tensor:
@@ -40,14 +40,14 @@ def pool_max(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def normalize(x: Tensor) -> Tensor:
-    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays one. x: (B, E)."""
+    """Scale each vector to length 1, computed in float32 or wider. A vector of zeros stays zero. x: (B, E)."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (wide / length.clamp(min=LEAST_LENGTH)).to(x.dtype)
 
 
 def identity(x: Tensor) -> Tensor:
-    """Return x: a dense layer without an activation."""
+    """Return x, for a dense layer without an activation."""
     return x
 
 
