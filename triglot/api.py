@@ -115,17 +115,16 @@ def port(
     writer = porting.find_dialect(target_dialect or "neutral")
     bytes_per_shard = _bytes(shard_size)
     if isinstance(source, str) and source in recipes():
-        resolved = models.resolve(source, config=config, dialect=source_dialect, heads=heads, example=example)
-        checkpoint = resolved.checkpoint
-    elif isinstance(source, Checkpoint) or example is None:
-        if not isinstance(source, Checkpoint):
-            arguments.path("source", source)
+        checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
+    elif isinstance(source, Checkpoint):
         checkpoint = porting.read(source, source_dialect, config, heads)
-        if example is not None:
-            verify_example(example, checkpoint)
+    elif example is None:
+        checkpoint = porting.read(arguments.path("source", source), source_dialect, config, heads)
     else:
         path = Path(arguments.path("source", source))
         checkpoint = read_by_example(path, example, source_dialect, config, heads)[1]
+    if example is not None:
+        verify_example(example, checkpoint)
     if dtype is not None:
         checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if target is not None:

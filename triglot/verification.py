@@ -38,7 +38,7 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
     return _passed(rows, original.description)
 
 
-def verify_target(checkpoint: Checkpoint, target: Path, dialect: str) -> str:
+def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, *, allow_nonfinite: bool = False) -> str:
     """Verify a copy of what ``porting.write`` will write to ``target``. Return the result in words.
 
     Raises:
@@ -50,7 +50,7 @@ def verify_target(checkpoint: Checkpoint, target: Path, dialect: str) -> str:
         raise InputError(f"no library runs the dialect {dialect}")
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         copy = Path(folder) / f"copy{target.suffix}"
-        porting.write(checkpoint, copy, dialect)
+        porting.write(checkpoint, copy, dialect, allow_nonfinite=allow_nonfinite)
         original = find_original(copy, dialect, checkpoint.config)
         words = verify(original, checkpoint, random_batches(checkpoint.config, _BATCHES, _ROWS, 0))
     return words.replace(str(copy), str(target))
@@ -77,13 +77,15 @@ def verify_example(example: Path, checkpoint: Checkpoint) -> str:
 def read_by_example(
     path: Path, example: Path, dialect: str | None, config: ConfigOverride, heads: Collection[str] | None
 ) -> tuple[Recognised, Checkpoint]:
-    """Read weights in the one dialect in which they compute the outputs of an example.
+    """Read weights in their dialect; if several have their names, in the one that computes the outputs of an example.
 
     Raises:
         PortingError: no dialect fits, or several do.
-        TriglotError: the only possible dialect does not fit; see ``porting.read`` and ``verify_example``.
+        TriglotError: the weights cannot be read in the only possible dialect; see ``porting.read``.
     """
     possible = porting.candidates(path, dialect, heads)
+    if len(possible) == 1:
+        return possible[0], possible[0].read(config)
     fitting: list[tuple[Recognised, Checkpoint]] = []
     reasons: list[str] = []
     for candidate in possible:
@@ -91,8 +93,6 @@ def read_by_example(
             checkpoint = candidate.read(config)
             verify_example(example, checkpoint)
         except TriglotError as error:
-            if len(possible) == 1:
-                raise
             reasons.append(f"in {candidate.dialect.name}, {error}")
         else:
             fitting.append((candidate, checkpoint))

@@ -14,6 +14,7 @@ from triglot.parity.budgets import CONFIRMING_RUNS
 from triglot.parity.checks import judged_tokens
 from triglot.parity.jobs import Results
 from triglot.parity.judge import Subject, diverged, failure, judge_value, merge, methods_of, to_row
+from triglot.parity.output_names import API
 from triglot.parity.report import ORIGINAL, Divergence, Report, Row
 from triglot.parity.truth import Reference, Truth
 from triglot.shared.arrays import HALVES, Bools
@@ -78,8 +79,10 @@ def with_originals(
     rows: list[Row] = []
     descriptions: list[str] = []
     if running is not None:
-        rows += running.judge(Reference(checkpoint, running.dtype))
-        descriptions.append(f"compared with the original: {running.original.description}")
+        rows = running.judge(Reference(checkpoint, running.dtype))
+        missing = not_compared(rows, checkpoint.config)
+        lacking = f"; not compared: {', '.join(missing)}" if missing else ""
+        descriptions.append(f"compared with the original: {running.original.description}{lacking}")
     if example is not None:
         subject = Subject("recorded", "eager", example.dtype)
         rows += judge_original(subject, Reference(checkpoint, example.dtype), example.batch, example.outputs)
@@ -114,17 +117,16 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
         reason = f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}"
         return [to_row(subject, ORIGINAL, diverged("", reason))]
 
+    selected = {name: _judged(name, batch, config) for name in names.values()}
+
     def judge(truth: Truth) -> list[Row]:
-        return [
-            to_row(
-                subject,
-                ORIGINAL,
-                judge_value(
-                    method, results[method], truth, name, subject, config, _judged(name, batch, config), narrow=False
-                ),
-            )
+        judgements = [
+            judge_value(method, results[method], truth, name, subject, config, selected[name], narrow=False)
+            if (places := selected[name]) is None or places.any()
+            else diverged(method, "none of its tokens can be compared; use inputs without padding at the left")
             for method, name in names.items()
         ]
+        return [to_row(subject, ORIGINAL, judgement) for judgement in judgements]
 
     truth = reference.truth_of_values(batch, {})
     rows = judge(truth)
@@ -133,6 +135,14 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
             truth = truth.confirmed(runs, {})
             rows = judge(truth)
     return rows
+
+
+def not_compared(rows: Sequence[Row], config: ModelConfig) -> list[str]:
+    """Return the results of the port that the original did not return, in the words of a configuration."""
+    compared = {row.name for row in rows}
+    if not compared & {*methods_of(config).values()}:
+        return []  # it returned nothing that could be compared, which is a row of its own
+    return [method.removeprefix(f"{API}.") for method in methods_of(config).values() if method not in compared]
 
 
 def as_tokenized(batch: Batch) -> Batch:
@@ -165,6 +175,7 @@ def _judged(name: str, batch: Batch, config: ModelConfig) -> Bools | None:
     if "position" in axes:
         valid = batch.target_valid if isinstance(batch, PairBatch) and name != OUTPUT else batch.valid
         return valid.reshape(*valid.shape, *[1] * (len(axes) - 2))
-    if name.startswith("heads."):
+    of_first_token = name != "heads.sentence_embedding" or config.sentence_pooling == "cls"
+    if name.startswith("heads.") and of_first_token:
         return batch.valid[:, :1]
     return judged_tokens(name, batch, config)

@@ -9,7 +9,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.checkpoint.manifest import TensorRecord, digest
 
 from .conversion import Losses
-from .dialects import neutral
+from .dialects import neutral, sentence_transformers
 from .dialects.table import UNCHANGED
 from .port import find_dialect
 
@@ -113,5 +113,7 @@ def describe(
     left_out = dict(checkpoint.left_out)
     if checkpoint.training and target.dialect != neutral.DIALECT.name:
         left_out["the training state"] = f"the dialect {target.dialect} does not hold it"
+    if checkpoint.text and target.dialect not in (neutral.DIALECT.name, sentence_transformers.DIALECT.name):
+        left_out["the text settings"] = f"the dialect {target.dialect} does not hold prompts and the maximum length"
     sha256 = digest(checkpoint.config, records)
     return PortPlan(source, target, checkpoint.config.to_dict(), sha256, tensors, left_out, layout.added, losses)

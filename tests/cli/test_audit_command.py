@@ -84,13 +84,22 @@ def test_an_interrupted_audit_resumes(command, workplace, monkeypatch):
     assert (code, tried, again) == (0, [[1]], out)
 
 
-@pytest.mark.parametrize("content", ["no JSON\n", '{"bug": "?"}\n', "[1]\n"])
+@pytest.mark.parametrize("content", ["no JSON\n", '{"bug": "?"}\n', "[1]\n", "notes without a last newline"])
 def test_a_file_that_is_not_a_record_is_refused_and_kept(content, command, workplace):
     (workplace / "audit.jsonl").write_text(content)
     code, _, err = command("audit", "--record", "audit.jsonl")
     assert code == 2
     assert "audit.jsonl is not the record of an audit; name another file, or remove it" in err
     assert (workplace / "audit.jsonl").read_text() == content
+
+
+def test_a_record_is_not_also_the_report(command, workplace):
+    code, _, err = command("audit", "--record", "audit.jsonl", "--json", "audit.jsonl")
+    assert (code, list(workplace.iterdir())) == (2, [])
+    assert "audit.jsonl would be written twice" in err
+    code, _, err = command("audit", "--record", "missing/audit.jsonl")
+    assert code == 2
+    assert "the folder missing does not exist" in err
 
 
 def test_a_record_that_cannot_be_read_or_written_is_refused(tmp_path):

@@ -268,3 +268,14 @@ def test_a_target_folder_that_cannot_be_written(targets, workplace, make_checkpo
 def test_a_check_that_the_model_does_not_have(kind, pattern, workplace, command):
     with unchanged(workplace):
         assert_refused(command("parity", "bert-base-tiny", "--check", kind), pattern)
+
+
+def test_a_target_in_the_source_folder(workplace, make_checkpoint, command):
+    triglot.port(make_checkpoint(BERT), "model", target_dialect="huggingface")
+    with unchanged(workplace):
+        for arguments in (
+            ("model/model.safetensors", "--target-dialect", "nnx"),
+            ("new.npz", "--json", "model/config.json"),
+        ):
+            result = command("port", "model", *arguments)
+            assert_refused(result, "cannot write model/.*: it is also an input and would be lost")

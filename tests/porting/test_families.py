@@ -356,3 +356,13 @@ def test_the_head_of_a_decoder_stays(make_checkpoint):
     assert port(pair, heads=["logits"]) is pair
     with pytest.raises(PortingError, match="logits is the output of a decoder and cannot be left out; keep it"):
         port(pair, heads=[])
+
+
+def test_a_tensor_without_a_name_is_unexpected(save):
+    """It is not the second bias of a head, which these families do not have."""
+    name, fields, _ = MODELS["ELECTRA, generator"]
+    _, folder = save(name, fields)
+    tensors = load_file(folder / "model.safetensors")
+    change(folder, {}, {**tensors, "": np.zeros_like(tensors["generator_lm_head.bias"])})
+    with pytest.raises(PortingError, match=r"unexpected ;"):
+        port(folder)

@@ -448,3 +448,18 @@ def test_text_settings_of_another_model_are_refused(make_checkpoint):
     config = replace(plain.config, heads_on_top=("pooler", "sentence_embedding"), sentence_pooling="mean")
     with pytest.raises(CheckpointError, match="max_tokens is 1000; expected at most source_max_length"):
         replace_text(make_checkpoint(config), TextSettings(1000, {}))
+
+
+def test_text_settings_that_the_target_does_not_hold_are_listed(save, command, workplace):
+    _, folder = save(next(iter(MODELS)))
+    code, out, _ = command("port", folder, "model.pt", "--target-dialect", "torch", "--json", "-")
+    assert code == 0
+    assert "does not hold prompts and the maximum length" in json.loads(out)["left_out"]["the text settings"]
+
+
+def test_a_missing_module_is_named(save, tmp_path):
+    _, folder = save(next(iter(MODELS)))
+    shutil.copytree(folder, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "1_Pooling")
+    with pytest.raises(PortingError, match=r"1_Pooling is missing, but modules\.json lists it"):
+        port(tmp_path / "copy")

@@ -7,7 +7,7 @@ import typer
 
 from triglot import exit_codes
 from triglot.commands.options import FLOAT32, Dtype, Framework, JsonOption, QuietOption
-from triglot.commands.output import check_output, show, shows_tables, write_json
+from triglot.commands.output import check_apart, check_output, show, shows_tables, write_json
 from triglot.shared.errors import FrameworkError
 
 
@@ -39,7 +39,9 @@ def audit(
     from triglot.parity.audit.run import run_all, tasks  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
-    check_output(json_file, record)
+    check_output(json_file)
+    check_output(record)
+    check_apart(record, json_file)
     if not seeds + models:
         raise FrameworkError("seeds and models are both 0, so there is nothing to try; raise one of them")
     names = [name for name in BUGS if bug.lower() in name.lower()]

@@ -54,13 +54,19 @@ def check_output(path: Path | None, *sources: str | Path | None) -> None:
 
 
 def check_not_input(path: Path, *sources: str | Path | None) -> None:
-    """Refuse a target that is the same file as one of ``sources``.
+    """Refuse a target that is the same file as one of ``sources``, or an existing one in a source folder.
 
     Raises:
         OutputError: it is.
     """
     for source in sources:
-        if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+        if source is None or not os.path.exists(path) or not os.path.exists(source):
+            continue
+        # The files of a folder, and those that an index lists, are all beside each other.
+        beside = os.path.realpath(source) if os.path.isdir(source) else os.path.dirname(os.path.realpath(source))
+        is_part = os.path.isdir(source) or str(source).endswith(".index.json")
+        in_folder = is_part and os.path.isfile(path) and os.path.realpath(path).startswith(os.path.join(beside, ""))
+        if os.path.samefile(path, source) or in_folder:
             raise OutputError(f"cannot write {path}: it is also an input and would be lost; choose another file")
 
 

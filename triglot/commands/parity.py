@@ -82,7 +82,7 @@ def parity(
         check_not_input(html, model, inputs, config, example, against)
         page.check_page(html)
     dialect = source_dialect.value if source_dialect else None
-    source = models.resolve(model, seed, configuration(config, fields), dialect)
+    source = models.resolve(model, seed, configuration(config, fields), dialect, example=example)
     if inputs is None:
         batches, description = source.batches(BATCHES, BATCH_SIZE, seed)
     else:

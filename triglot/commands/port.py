@@ -64,7 +64,7 @@ def port(
 
     Reads and writes neutral checkpoints and the files of libraries.
     """
-    from triglot import models, port_tables  # noqa: PLC0415
+    from triglot import models, port_tables, verification  # noqa: PLC0415
     from triglot.shared import porting  # noqa: PLC0415
     from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
@@ -83,12 +83,16 @@ def port(
         heads=_heads_to_keep(heads),
         example=example,
     )
-    findings = _verify_source(resolved) if verify else []
+    findings: list[str] = []
+    if example is not None:
+        findings.append(f"verified: {verification.verify_example(example, resolved.checkpoint)}")
+    if verify:
+        findings += _verify_source(resolved)
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if verify:
-        findings += _verify_target(checkpoint, target, target_dialect)
+        findings += _verify_target(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
     with progress(f"{'check' if dry_run else 'port'} {source}", quiet=quiet, in_bytes=True) as on_bytes:
         records = porting.write(
             checkpoint,
@@ -101,14 +105,12 @@ def port(
         )
     source_file = porting.File(source, resolved.dialect, resolved.sign)
     plan = porting.describe(checkpoint, records, source_file, porting.File(str(target), target_dialect), losses)
-    write_json(json_file, plan.to_json())
+    if example is None and not verify:
+        findings.append("checked for completeness, not against the original (--verify, or --example)")
+    if remark := porting.find_dialect(target_dialect).remark(checkpoint):
+        findings.append(remark)
+    write_json(json_file, plan.to_json() | {"findings": findings})
     if shows_tables(json_file, quiet=quiet):
-        if example is not None:
-            findings.append(f"verified: the port computes what {example} says")
-        elif not verify:
-            findings.append("checked for completeness, not against the original (--verify, or --example)")
-        if remark := porting.find_dialect(target_dialect).remark(checkpoint):
-            findings.append(remark)
         show(port_tables.print_port, plan, dry_run, findings)
 
 
@@ -123,7 +125,7 @@ def _verify_source(source: "Source") -> list[str]:
     return [f"verified: {verification.verify(original, source.checkpoint, batches)}"]
 
 
-def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str) -> list[str]:
+def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str, *, allow_nonfinite: bool) -> list[str]:
     """Do the same with the target before it is written. A neutral checkpoint has no other library."""
     from triglot import verification  # noqa: PLC0415
     from triglot.shared.errors import InputError  # noqa: PLC0415
@@ -131,9 +133,10 @@ def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str) -> list
     if dialect == NEUTRAL:
         return []
     try:
-        return [f"verified: {verification.verify_target(checkpoint, target, dialect)}"]
+        found = verification.verify_target(checkpoint, target, dialect, allow_nonfinite=allow_nonfinite)
     except InputError as error:
         return [f"not verified in the target's library: {error}"]
+    return [f"verified: {found}"]
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:

@@ -44,8 +44,14 @@ def _load_paddle(transformer: Any, tensors: Mapping[str, Array]) -> None:
 def _load_nnx(transformer: Any, tensors: Mapping[str, Array]) -> None:
     from flax import nnx  # noqa: PLC0415
 
-    paths = [path for path, _ in nnx.to_flat_state(nnx.state(transformer, nnx.Param))]
-    state = [(path, nnx.Param(tensors[".".join(map(str, path))])) for path in paths]
+    parameters = {
+        ".".join(map(str, path)): (path, value) for path, value in nnx.to_flat_state(nnx.state(transformer, nnx.Param))
+    }
+    wrong = sorted(parameters.keys() ^ tensors.keys())
+    wrong += [name for name in parameters.keys() & tensors.keys() if parameters[name][1].shape != tensors[name].shape]
+    if wrong:  # nnx.update takes anything
+        raise PortingError(f"the module and the file differ in {', '.join(wrong[:6])}; port the file again")
+    state = [(path, nnx.Param(tensors[name])) for name, (path, _) in parameters.items()]
     nnx.update(transformer, nnx.from_flat_state(state))
 
 

@@ -15,7 +15,7 @@ from triglot.shared.inputs import Batch, EncoderBatch
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
     """Return the results of the model for each batch; see ``originals``."""
-    model: Any = SentenceTransformer(str(original.path), device="cpu", local_files_only=True)
+    model: Any = SentenceTransformer(str(original.path), device="cpu", local_files_only=True, trust_remote_code=False)
     model.to(getattr(torch, dtype)).eval()
     with torch.inference_mode():
         return [_run(model, batch) for batch in batches]

@@ -1,7 +1,7 @@
 """Originals in transformers: the class that config.json names, or the one that the port would write."""
 
 import json
-import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +14,13 @@ import transformers
 from triglot.parity.originals import Original
 from triglot.parity.output_names import API, ENCODE
 from triglot.shared.arrays import Array
+from triglot.shared.errors import PortingError
 from triglot.shared.inputs import Batch, EncoderBatch
 from triglot.shared.porting import containers
+from triglot.shared.porting.containers import safetensors
 from triglot.shared.porting.dialects.huggingface import LIBRARY
 from triglot.shared.porting.dialects.huggingface_config import to_json
+from triglot.shared.porting.dialects.huggingface_families import is_of_body
 from triglot.shared.porting.source import CONFIG_FILE
 
 # The heads in Triglot of the outputs of a class, by the end of its name.
@@ -36,26 +39,37 @@ _OUTPUTS = {
 
 
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
-    """Return the results of the model for each batch; see ``originals``."""
+    """Return what the model computes of each batch; see ``originals``."""
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         model = _load(original, Path(folder), dtype)
-    start = len(type(model).config_class.__name__.removesuffix("Config"))
-    heads = _OUTPUTS.get(type(model).__name__[start:], {})
-    return [_run(model, heads, batch) for batch in batches]
+    return [_run(model, _heads(type(model).__name__), batch) for batch in batches]
 
 
 def _load(original: Original, folder: Path, dtype: str) -> Any:
-    path = original.path
-    if path.is_file():
+    path, fields = original.path, to_json(LIBRARY, original.config)[1]
+    if is_bare := not original.has_own_config:
         path = folder
-        fields = to_json(LIBRARY, original.config)[1]
         (folder / CONFIG_FILE).write_text(json.dumps(fields), encoding="utf-8")
-        name = "pytorch_model.bin" if containers.find(original.path) is containers.torch else "model.safetensors"
-        os.symlink(original.path.resolve(), folder / name)
-    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-    names = [name for name in config.architectures or () if hasattr(transformers, name)]
-    model: Any = getattr(transformers, names[0]) if names else transformers.AutoModel
-    return model.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype)).eval()
+        with (folder / "model.safetensors").open("wb") as file:
+            safetensors.write(file, containers.read(original.path))
+    # Never the code that a folder brings.
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(path, **options)
+    names = [name for name in (*(config.architectures or ()), *fields["architectures"]) if _heads(name)]
+    model, loaded = getattr(transformers, names[0]).from_pretrained(
+        path, config=config, dtype=getattr(torch, dtype), output_loading_info=True, **options
+    )
+    # Of the layers and embeddings of a bare file, nothing may be left over. Heads may be left out.
+    names_left = [name for name in loaded["unexpected_keys"] if is_of_body(LIBRARY.plain_name(name))]
+    if is_bare and (wrong := [*loaded["missing_keys"], *loaded["mismatched_keys"], *names_left]):
+        raise PortingError(f"transformers and the file differ in {', '.join(map(str, wrong[:6]))}; port the file again")
+    return model.eval()
+
+
+def _heads(class_name: str) -> dict[str, str]:
+    """Return the heads in Triglot of the outputs of a class of transformers; empty if it is not a known one."""
+    match = re.fullmatch(r"(?:Bert|Ernie|Roberta|XLMRoberta|DistilBert|Electra)(Model|For[A-Za-z]+)", class_name)
+    return _OUTPUTS.get(match[1], {}) if match else {}
 
 
 def _run(model: Any, heads: dict[str, str], batch: Batch) -> dict[str, Array]:

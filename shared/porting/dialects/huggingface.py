@@ -195,7 +195,7 @@ def _remove_duplicates(
     if "masked_lm" not in config.heads_on_top:
         return {}, {}
     left_out: dict[str, str] = {}
-    if family.duplicate_bias in tensors:
+    if family.duplicate_bias and family.duplicate_bias in tensors:
         if family.bias in tensors:
             left_out[names_in_file[family.bias]] = "it affects no result"
         if (config.tied_embeddings or family.repeats) and family.bias in tensors:

@@ -5,6 +5,7 @@ layers, and a normalisation. ``sentence_transformers_config.py`` translates thei
 """
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,11 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
     """
     folder = source.path
     modules = read_modules(folder)
+    for path in (modules.encoder, modules.pooling, *modules.dense):
+        if not os.path.isdir(folder / path):
+            raise PortingError(
+                f"{folder / path} is missing, but {MODULES_FILE} lists it; restore the folder, or save the model again"
+            )
     kept = None if source.heads is None else [head for head in source.heads if head != _HEAD]
     encoder = huggingface.read(huggingface.LIBRARY, Source(folder / modules.encoder, kept))
     size = encoder.config.hidden_size

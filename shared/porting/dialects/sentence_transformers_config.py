@@ -4,6 +4,7 @@ The names are those of sentence-transformers 6.2, and those of its releases sinc
 file is compared with known names. Nothing is ever imported because a file says so.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -253,7 +254,7 @@ def _features(name: str) -> dict[str, tuple[object, ...]]:
 
 def _optional(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file, or an empty one if the file does not exist."""
-    return read_object(file) if file.is_file() else {}
+    return read_object(file) if os.path.isfile(file) else {}
 
 
 def _only(file: Path | str, fields: Mapping[str, Any], accepted: Mapping[str, Sequence[object]]) -> None:
