@@ -271,7 +271,7 @@ def test_port_and_inspect_use_the_trained_weights_of_a_recipe(tmp_path):
 def test_an_unexpected_error_is_not_a_divergence(tmp_path):
     """Exit code 1 means a divergence. Every other problem is exit code 2 and one line."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import triglot.models\ndef fail(*_, **options): raise RuntimeError('out of cheese')\ntriglot.models.resolve = fail\n"
+        "import triglot.models\ndef fail(*_, **o): raise RuntimeError('out of cheese')\ntriglot.models.resolve = fail\n"
     )
     result = run("parity", "minilm", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert result.returncode == 2
