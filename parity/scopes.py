@@ -84,7 +84,8 @@ def worst_share(
         return whole
     counted = np.ones((1,) * error.ndim, np.bool_) if selected is None else selected
     counted = np.broadcast_to(counted, (*error.shape[:-1], counted.shape[-1]))
-    sizes[0] = np.where(_is_chaotic(sizes[1], magnitude, scopes[0], dtype), 0.0, sizes[0])
+    chaotic = _is_chaotic(sizes[1], magnitude, scopes[0], dtype)
+    sizes, counted = [np.where(chaotic, 0.0, size) for size in sizes], counted & ~chaotic
     return max([whole, *(_worst_group(scope, sizes, counted, dtype) for scope in scopes)], key=lambda share: share.used)
 
 
@@ -105,7 +106,7 @@ def _is_chaotic(noise: Array, magnitude: float, channel: Scope, dtype: str) -> B
     """Return which tokens have far more noise than the others, so that one token decides the noise of every channel.
 
     Their noise points in a few random directions. The error of a correct result may point in another, where a channel
-    has less noise, so only the whole value can be judged.
+    has less noise. So they are judged only with the whole value, and no group's budget counts them.
     """
     by_token = noise.max(axis=channel.axes, keepdims=True)
     if by_token.size <= LEAST_TOKENS:

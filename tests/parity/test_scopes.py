@@ -67,9 +67,11 @@ def test_a_channel_is_not_judged_at_a_token_that_decides_its_noise_alone():
     error[1, 5] = (2, 2, 2, 2, 0.9)
     scopes = scopes_of(SUM, CONFIG)
     assert worst_share(scopes, error, noise, truth, None, "float32").used < 1
-    error[2, 5, 4] = 0.9  # another token has no such noise
-    assert worst_share(scopes, error, noise, truth, None, "float32").used > 1
-    error[2, 5, 4], error[1, 5, 4] = 0, 100  # and the whole value is judged everywhere
+    for channel in range(CHANNELS):  # another token has no such noise, and this one's does not excuse it
+        error[1, 6, channel] = 0.9
+        assert worst_share(scopes, error, noise, truth, None, "float32").used > 1
+        error[1, 6, channel] = 0
+    error[1, 5, 4] = 100  # and the whole value is judged everywhere
     assert worst_share(scopes, error, noise, truth, None, "float32").used > 1
 
 
