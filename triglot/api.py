@@ -227,4 +227,4 @@ def check(
 
 
 def _original(against: str | Path, checkpoint: Checkpoint) -> Original:
-    return models.original(Path(arguments.path("against", against)), checkpoint.config)
+    return models.original(Path(arguments.path("against", against)), checkpoint)

@@ -1,5 +1,6 @@
 """What MODEL means on the command line: a recipe, a checkpoint file, or weights in another dialect."""
 
+import contextlib
 import importlib.util
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from triglot.shared.errors import FrameworkError, InputError, ModelNotFoundError
 from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
-from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
 from triglot.verification import read_by_example
 
@@ -48,7 +48,7 @@ class Source:
         """
         config = self.checkpoint.config
         if against is not None and against != NO_ORIGINAL:
-            return original(Path(against), config), ""
+            return original(Path(against), self.checkpoint), ""
         if self.path is None:
             return None, "not compared with an original: its weights are random"
         if against == NO_ORIGINAL:
@@ -114,7 +114,8 @@ def resolve(
         else:
             recognised = porting.recognise(path, dialect, heads)
             checkpoint = recognised.read(config)
-        return Source(model, checkpoint, _tokenizer(path), recognised.dialect.name, recognised.sign, path)
+        tokenizer = checkpoint.tokenizer.get(TOKENIZER_FILE) or _tokenizer(path)
+        return Source(model, checkpoint, tokenizer, recognised.dialect.name, recognised.sign, path)
     except ModelNotFoundError as error:
         if path.suffix:
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
@@ -133,8 +134,8 @@ def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Coll
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
 
 
-def original(path: Path, config: ModelConfig) -> Original:
-    """Return the original at ``path``, from which the model ``config`` was ported.
+def original(path: Path, checkpoint: Checkpoint) -> Original:
+    """Return the original at ``path``, from which ``checkpoint`` was ported.
 
     Raises:
         ModelNotFoundError: ``path`` does not exist.
@@ -142,8 +143,22 @@ def original(path: Path, config: ModelConfig) -> Original:
         InputError: no library runs it, or that library is not installed.
     """
     if path.suffix == ONNX_SUFFIX and path.is_file():
-        return find_original(path, "onnx", config)
-    return find_original(path, porting.recognise(path, None).dialect.name, config)
+        return find_original(path, "onnx", checkpoint.config)
+    return find_original(path, _dialect_of(path, checkpoint), checkpoint.config)
+
+
+def _dialect_of(path: Path, checkpoint: Checkpoint) -> str:
+    """Return the dialect of the original. If several have its names, the one that reads the weights of ``checkpoint``.
+
+    Raises:
+        PortingError: its dialect is unknown.
+    """
+    possible = porting.candidates(path, None)
+    for candidate in possible if len(possible) > 1 else ():
+        with contextlib.suppress(PortingError):  # another layout has other shapes
+            if candidate.read(checkpoint.config).digest == checkpoint.digest:
+                return candidate.dialect.name
+    return porting.recognise(path, None).dialect.name
 
 
 def _trained_weights(recipe: str) -> Path:

@@ -9,7 +9,7 @@ from triglot.parity.report import Row, worst
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError, PortingError, TriglotError
-from triglot.shared.inputs import Batch, random_batches
+from triglot.shared.inputs import Batch, random_batches, read_arrays
 from triglot.shared.model.recipes import ConfigOverride
 from triglot.shared.porting import Recognised
 
@@ -38,7 +38,7 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
     return _passed(rows, original.description)
 
 
-def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, *, allow_nonfinite: bool = False) -> str:
+def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, shard_size: int | None = None) -> str:
     """Verify a copy of what ``porting.write`` will write to ``target``. Return the result in words.
 
     Raises:
@@ -50,10 +50,13 @@ def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, *, allow_n
         raise InputError(f"no library runs the dialect {dialect}")
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         copy = Path(folder) / f"copy{target.suffix}"
-        porting.write(checkpoint, copy, dialect, allow_nonfinite=allow_nonfinite)
+        porting.write(checkpoint, copy, dialect, shard_size=shard_size)
         original = find_original(copy, dialect, checkpoint.config)
-        words = verify(original, checkpoint, random_batches(checkpoint.config, _BATCHES, _ROWS, 0))
-    return words.replace(str(copy), str(target))
+        batches = random_batches(checkpoint.config, _BATCHES, _ROWS, 0)
+        try:
+            return verify(original, checkpoint, batches).replace(str(copy), str(target))
+        except PortingError as error:
+            raise PortingError(str(error).replace(str(copy), str(target))) from error
 
 
 def verify_example(example: Path, checkpoint: Checkpoint) -> str:
@@ -80,9 +83,11 @@ def read_by_example(
     """Read weights in their dialect; if several have their names, in the one that computes the outputs of an example.
 
     Raises:
+        InputError: the example cannot be read.
         PortingError: no dialect fits, or several do.
         TriglotError: the weights cannot be read in the only possible dialect; see ``porting.read``.
     """
+    read_arrays(example)  # a file that cannot be read is no fault of a dialect
     possible = porting.candidates(path, dialect, heads)
     if len(possible) == 1:
         return possible[0], possible[0].read(config)
@@ -97,7 +102,10 @@ def read_by_example(
         else:
             fitting.append((candidate, checkpoint))
     if not fitting:
-        raise PortingError(f"{path} does not compute what {example} says in any dialect: {'; '.join(reasons)}")
+        raise PortingError(
+            f"{path} does not compute what {example} says in any dialect that has its names: {'; '.join(reasons)}; "
+            "correct the configuration (config=, or --set on the command line) or the example"
+        )
     if len(fitting) > 1:
         names = " and ".join(candidate.dialect.name for candidate, _ in fitting)
         raise PortingError(f"{path} computes what {example} says in {names}; name the right one with --source-dialect")

@@ -114,7 +114,10 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
     config = batch.config
     names = {method: name for name, method in methods_of(config).items() if method in results}
     if not names:
-        reason = f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}"
+        reason = (
+            f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}, so "
+            "nothing can be compared; is it the original of this model?"
+        )
         return [to_row(subject, ORIGINAL, diverged("", reason))]
 
     selected = {name: _judged(name, batch, config) for name in names.values()}

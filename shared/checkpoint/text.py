@@ -69,4 +69,4 @@ def _is_unicode(text: object) -> bool:
 
 
 def _refused(name: str, value: object, expected: str) -> CheckpointError:
-    return CheckpointError(f"{name} is {value!r:.80}; expected {expected}")
+    return CheckpointError(f"{name} is {value!r:.80}; expected {expected}; correct the text settings")

@@ -351,6 +351,34 @@ def test_heads_that_are_missing_are_refused(container, save, tmp_path):
         port(source, heads=["next_sentence"])
 
 
+def test_a_pooler_beside_the_classifier_of_a_roberta_is_left_out(save):
+    _, folder = save("RobertaForSequenceClassification", {})
+    expected, file = port(folder), folder / "model.safetensors"
+    tensors = load_file(file)
+    unused = {f"roberta.pooler.dense.{name}": tensors[f"classifier.dense.{name}"] + 1 for name in ("weight", "bias")}
+    save_file(tensors | unused, file)
+    ported = port(folder)
+    assert ported.digest == expected.digest
+    assert ported.left_out == dict.fromkeys(unused, "the classifier has a pooler of its own")
+    assert np.array_equal(
+        port(folder, heads=["pooler"]).tensors["heads.pooler.weight"], expected.tensors["heads.pooler.weight"] + 1
+    )
+
+
+def test_the_pooler_of_a_classifier_is_not_kept_alone(save):
+    _, folder = save("RobertaForSequenceClassification", {})
+    with pytest.raises(PortingError, match="is a part of its sequence_classifier; keep both or neither"):
+        port(folder, heads=["pooler"])
+
+
+def test_names_of_classes_that_are_not_kept_are_listed(save):
+    _, folder = save("BertForSequenceClassification", {})
+    assert port(folder).left_out == {}
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": {"0": "bad", "1": "good"}}))
+    assert "has no names of classes" in port(folder).left_out["id2label"]
+
+
 def test_the_head_of_a_decoder_stays(make_checkpoint):
     pair = make_checkpoint("translation-tiny")
     assert port(pair, heads=["logits"]) is pair

@@ -10,6 +10,7 @@ import pytest
 from noise import random_batch
 
 import triglot
+from triglot import models
 from triglot.impls.model import Model
 from triglot.parity import originals
 from triglot.parity.judge import Subject
@@ -292,9 +293,10 @@ def test_an_original_without_its_library_is_named(make_checkpoint, command, work
     triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
     answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
     monkeypatch.setattr(originals.importlib.util, "find_spec", lambda name: None)
-    code, out, _ = command("port", "model.pt", "model.npz", *answers, "--verify")
-    assert code == 0
-    assert "not compared with the original: torch is not installed; install it to run the original" in out
+    code, _, err = command("port", "model.pt", "model.npz", *answers, "--verify")
+    assert code == 2
+    assert "--verify could run nothing: not compared with the original: torch is not installed; install" in err
+    assert not os.path.exists("model.npz")
     code, out, _ = command("port", "model.pt", "model.npz", *answers)
     assert "checked for completeness, not against the original" in out
     with pytest.raises(InputError, match="torch is not installed"):
@@ -357,8 +359,15 @@ def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
         with pytest.raises(PortingError, match=r"may be in the dialect torch or paddle.* or give an input and the"):
             triglot.port(path, config=square)
         assert triglot.port(path, config=square, example=example).digest == checkpoint.digest
+        assert models.original(path, checkpoint).dialect == dialect  # the weights of the port show it too
+        with pytest.raises(PortingError, match="may be in the dialect torch or paddle"):
+            models.original(path, make_checkpoint(square, seed=1))
+        with pytest.raises(InputError, match=r"missing\.npz"):
+            triglot.port(path, config=square, example=tmp_path / "missing.npz")
     np.savez(example, token_ids=vectors, encode=vectors)
-    with pytest.raises(PortingError, match=r"does not compute what .* in any dialect: in torch, .*; in paddle, "):
+    with pytest.raises(
+        PortingError, match=r"does not compute what .* in any dialect that has its names: in torch, .*; in paddle, "
+    ):
         triglot.port(path, config=square, example=example)
     with pytest.raises(PortingError, match="computes something other than the port"):
         triglot.port(path, config=square, example=example, source_dialect="torch")

@@ -136,6 +136,9 @@ def test_a_training_state_that_the_target_cannot_hold_is_named(make_checkpoint, 
     assert plan_of(recognised, "neutral", tmp_path / "x.npz", **options).left_out == {}
     reasons = plan_of(recognised, "torch", tmp_path / "x.pt", **options).left_out
     assert reasons == {"the training state": "the dialect torch does not hold it"}
+    corrected = recognised.read({"norm_eps": 1e-3})
+    assert corrected.left_out == {"the training state": "it belongs to the model with another configuration"}
+    assert recognised.read({"norm_eps": plain.config.norm_eps}).training
 
 
 def with_nan(checkpoint):

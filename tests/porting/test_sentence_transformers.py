@@ -13,7 +13,7 @@ import pytest
 from noise import assert_within_noise, truth_of
 from safetensors.numpy import load_file, save_file
 
-from triglot import impls, load, port
+from triglot import impls, load, models, port
 from triglot.parity.judge import Subject
 from triglot.parity.originals import find_original
 from triglot.parity.originals.comparison import judge_original
@@ -300,6 +300,7 @@ def test_an_encoder_in_a_folder_of_its_own_is_read(folder):
     ported = port(folder)
     assert ported.digest == expected.digest
     assert ported.text == replace(text_of(expected), max_tokens=11)
+    assert models.resolve(str(folder)).tokenizer == folder / "0_Transformer" / "tokenizer.json"
 
 
 def test_several_pooling_flags_and_their_default(folder):

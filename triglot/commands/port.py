@@ -68,6 +68,7 @@ def port(
     from triglot.shared import porting  # noqa: PLC0415
     from triglot.shared.checkpoint import parse_size  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
+    from triglot.shared.errors import PortingError  # noqa: PLC0415
     from triglot.shared.memory import keep_freed_memory  # noqa: PLC0415
 
     keep_freed_memory()
@@ -83,16 +84,19 @@ def port(
         heads=_heads_to_keep(heads),
         example=example,
     )
-    findings: list[str] = []
+    verified: list[str] = []
+    not_verified: list[str] = []
     if example is not None:
-        findings.append(f"verified: {verification.verify_example(example, resolved.checkpoint)}")
+        verified.append(verification.verify_example(example, resolved.checkpoint))
     if verify:
-        findings += _verify_source(resolved)
+        _verify_source(resolved, verified, not_verified)
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if verify:
-        findings += _verify_target(checkpoint, target, target_dialect, allow_nonfinite=allow_nonfinite)
+        _verify_target(checkpoint, target, target_dialect, bytes_per_shard, verified, not_verified)
+    if verify and not verified:
+        raise PortingError(f"--verify could run nothing: {'; '.join(not_verified)}; correct that, or omit --verify")
     with progress(f"{'check' if dry_run else 'port'} {source}", quiet=quiet, in_bytes=True) as on_bytes:
         records = porting.write(
             checkpoint,
@@ -105,7 +109,8 @@ def port(
         )
     source_file = porting.File(source, resolved.dialect, resolved.sign)
     plan = porting.describe(checkpoint, records, source_file, porting.File(str(target), target_dialect), losses)
-    if example is None and not verify:
+    findings = [*(f"verified: {words}" for words in verified), *not_verified]
+    if not findings:
         findings.append("checked for completeness, not against the original (--verify, or --example)")
     if remark := porting.find_dialect(target_dialect).remark(checkpoint):
         findings.append(remark)
@@ -114,29 +119,36 @@ def port(
         show(port_tables.print_port, plan, dry_run, findings)
 
 
-def _verify_source(source: "Source") -> list[str]:
-    """Run the source in its library, if that is installed, and compare it with the port. Return lines to print."""
+def _verify_source(source: "Source", verified: list[str], not_verified: list[str]) -> None:
+    """Run the source in its library, and compare it with the port. Add the result, or why there is none."""
     from triglot import verification  # noqa: PLC0415
 
     original, reason = source.original(None)
     if original is None:
-        return [reason] if reason else []
+        not_verified.append(reason)
+        return
     batches, _ = source.batches(2, 4, 0)
-    return [f"verified: {verification.verify(original, source.checkpoint, batches)}"]
+    verified.append(verification.verify(original, source.checkpoint, batches))
 
 
-def _verify_target(checkpoint: "Checkpoint", target: Path, dialect: str, *, allow_nonfinite: bool) -> list[str]:
+def _verify_target(
+    checkpoint: "Checkpoint",
+    target: Path,
+    dialect: str,
+    shard_size: int | None,
+    verified: list[str],
+    not_verified: list[str],
+) -> None:
     """Do the same with the target before it is written. A neutral checkpoint has no other library."""
     from triglot import verification  # noqa: PLC0415
     from triglot.shared.errors import InputError  # noqa: PLC0415
 
     if dialect == NEUTRAL:
-        return []
+        return
     try:
-        found = verification.verify_target(checkpoint, target, dialect, allow_nonfinite=allow_nonfinite)
+        verified.append(verification.verify_target(checkpoint, target, dialect, shard_size))
     except InputError as error:
-        return [f"not verified in the target's library: {error}"]
-    return [f"verified: {found}"]
+        not_verified.append(f"not verified in the target's library: {error}")
 
 
 def _heads_to_keep(heads: str) -> list[str] | None:

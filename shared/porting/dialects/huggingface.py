@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +72,9 @@ def read(library: Library, source: Source, config: ConfigOverride = None) -> Che
         table = family.table(final.heads_on_top)
         alias_names, duplicates = _remove_duplicates(family, final, tensors, names_in_file)
         check_layers(final, tensors)
-        left_out |= duplicates | _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        left_out |= duplicates | _leave_out_unused_pooler(family, final, tensors, names_in_file)
+        left_out |= _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        left_out |= _class_names(source)
         table.check(
             final,
             tensors,
@@ -221,6 +223,31 @@ def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> Non
             f"{duplicate} differs from {name}, but the configuration ties them; set tie_word_embeddings in "
             f"{CONFIG_FILE} (tied_embeddings in a configuration of Triglot) to false, or remove {duplicate}"
         )
+
+
+def _leave_out_unused_pooler(
+    family: Family, config: ModelConfig, tensors: dict[str, Array], names_in_file: Mapping[str, str]
+) -> dict[str, str]:
+    """Remove the pooler of the body, if the classifier has its own; return its names in the file, and why.
+
+    Old versions of transformers stored both.
+    """
+    if not family.pooler_of_classifier or "sequence_classifier" not in config.heads_on_top:
+        return {}
+    body = family.modules["heads.pooler"]
+    unused = [name for name in (f"{body}.weight", f"{body}.bias") if name in tensors]
+    for name in unused:
+        del tensors[name]
+    return {names_in_file[name]: "the classifier has a pooler of its own" for name in unused}
+
+
+def _class_names(source: Source) -> dict[str, str]:
+    """Return the field with the names of the classes, if they are more than numbers, and why they are left out."""
+    names = (source.fields or {}).get("id2label")
+    pairs = cast("dict[Any, Any]", names).items() if isinstance(names, dict) else ()
+    if all(name == f"LABEL_{number}" for number, name in pairs):
+        return {}
+    return {"id2label": "a checkpoint has no names of classes; copy them into the configuration of the port"}
 
 
 def _leave_out_heads(

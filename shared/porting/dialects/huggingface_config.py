@@ -126,6 +126,11 @@ def heads_of(
         found = [head for head in found if head not in _CLASSIFIERS or head == classifier]
     check_heads(kept or (), found)
     heads: list[Head] = [head for head in found if kept is None or head in kept]
+    if "pooler" in heads and "sequence_classifier" not in heads and family.shown_by["pooler"] not in names:
+        raise PortingError(
+            f"the pooler of this {family.name} is a part of its sequence_classifier; keep both or neither (heads=, or "
+            "--heads on the command line)"
+        )
     if "next_sentence" in heads and "pooler" not in found:
         raise PortingError(
             f"missing {family.shown_by['pooler']}, whose output {family.shown_by['next_sentence']} reads; save the "

@@ -33,8 +33,18 @@ def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
     if config is None:
         return checkpoint
     final = configured(checkpoint.config.to_dict(), config)
+    left_out = dict(checkpoint.left_out)
+    if checkpoint.training and final != checkpoint.config:
+        left_out["the training state"] = "it belongs to the model with another configuration"
     return Checkpoint(
-        final, checkpoint.tensors, checkpoint.source_names, text=checkpoint.text, tokenizer=checkpoint.tokenizer
+        final,
+        checkpoint.tensors,
+        checkpoint.source_names,
+        checkpoint.training if final == checkpoint.config else None,
+        left_out=left_out,
+        transforms=checkpoint.transforms,
+        text=checkpoint.text,
+        tokenizer=checkpoint.tokenizer,
     )
 
 

@@ -85,7 +85,7 @@ class StockModule(StateDict):
         if isinstance(override, Mapping) and "norm_first" in override:
             norm_first = override["norm_first"]
             if not isinstance(norm_first, bool):
-                raise PortingError(f"norm_first is {norm_first!r}; expected true or false")
+                raise PortingError(f"norm_first is {norm_first!r}; expected true or false; correct the configuration")
             pre, post = _PROCESSES[norm_first]
             override = {"pre_process": pre, "post_process": post} | {
                 name: value for name, value in override.items() if name != "norm_first"
