@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from triglot.parity.originals import ONNX_SUFFIX, Original, find_original
 from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint
@@ -156,7 +158,8 @@ def _dialect_of(path: Path, checkpoint: Checkpoint) -> str:
     possible = porting.candidates(path, None)
     for candidate in possible if len(possible) > 1 else ():
         with contextlib.suppress(PortingError):  # another layout has other shapes
-            if candidate.read(checkpoint.config).digest == checkpoint.digest:
+            theirs, ours = candidate.read(checkpoint.config).tensors, checkpoint.tensors
+            if all(np.array_equal(theirs[name].astype(ours[name].dtype), ours[name]) for name in ours):
                 return candidate.dialect.name
     return porting.recognise(path, None).dialect.name
 

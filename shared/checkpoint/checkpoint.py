@@ -8,6 +8,7 @@ the tensors (``training_state.py``). ``docs/checkpoint.md`` describes the format
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -36,6 +37,7 @@ _BLOCK = 1 << 20  # numbers
 Verify = Literal["open", "touched", "full"]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Checkpoint:
     """A configuration and its tensors: ``tensors`` maps canonical names to arrays.
 
@@ -51,26 +53,17 @@ class Checkpoint:
             or the text settings belong to another model.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        tensors: Mapping[str, Array],
-        source_names: Mapping[str, str] | None = None,
-        training: Training | None = None,
-        left_out: Mapping[str, str] | None = None,
-        transforms: Mapping[str, str] | None = None,
-        text: TextSettings | None = None,
-        tokenizer: Mapping[str, Path] | None = None,
-    ) -> None:
-        schema.verify(config, without_verifying(tensors))
-        self.config = config
-        self.tensors = tensors
-        self.source_names: Mapping[str, str] = source_names or {}
-        self.training = training
-        self.left_out: Mapping[str, str] = left_out or {}
-        self.transforms: Mapping[str, str] = transforms or {}
-        self.text = text
-        self.tokenizer: Mapping[str, Path] = tokenizer or {}
+    config: ModelConfig
+    tensors: Mapping[str, Array]
+    source_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    training: Training | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    transforms: Mapping[str, str] = field(default_factory=dict[str, str])
+    text: TextSettings | None = None
+    tokenizer: Mapping[str, Path] = field(default_factory=dict[str, Path])
+
+    def __post_init__(self) -> None:
+        schema.verify(self.config, without_verifying(self.tensors))
         _check_source_names(self)
         _check_training(self)
         _check_text(self)

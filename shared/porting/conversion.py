@@ -1,6 +1,6 @@
 """Conversion of weights to another number format, and what is lost by it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,15 +87,8 @@ def convert(checkpoint: Checkpoint, dtype: str, *, allow_lossy: bool = False) ->
             earlier = transforms.get(name, UNCHANGED)
             cast = f"{tensor.dtype} to {dtype}"
             transforms[name] = cast if earlier == UNCHANGED else f"{earlier}, {cast}"
-    converted = Checkpoint(
-        checkpoint.config,
-        DeferredTensors(unread, lambda name: _cast(tensors[name], final)),
-        checkpoint.source_names,
-        left_out=left_out,
-        transforms=transforms,
-        text=checkpoint.text,
-        tokenizer=checkpoint.tokenizer,
-    )
+    cast_tensors = DeferredTensors(unread, lambda name: _cast(tensors[name], final))
+    converted = replace(checkpoint, tensors=cast_tensors, training=None, left_out=left_out, transforms=transforms)
     return converted, losses
 
 

@@ -41,14 +41,14 @@ def with_heads(checkpoint: Checkpoint, kept: Collection[str] | None) -> Checkpoi
         left_out["the text settings"] = "they belong to the head sentence_embedding, which is not kept"
     kept_names = {name: names[name] for name in tensors if name in names}
     left_out = {**checkpoint.left_out, **left_out}
-    return Checkpoint(
-        smaller,
-        tensors,
-        kept_names,
+    return replace(
+        checkpoint,
+        config=smaller,
+        tensors=tensors,
+        source_names=kept_names,
+        training=None,
         left_out=left_out,
-        transforms=checkpoint.transforms,
         text=text,
-        tokenizer=checkpoint.tokenizer,
     )
 
 

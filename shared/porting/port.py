@@ -1,7 +1,7 @@
 """Read and write weights: find the dialect of a source, and pass the work to it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triglot.shared import files
@@ -103,14 +103,7 @@ def write(
         stream.read_all()  # what was written to a pipe or a device cannot be taken back
     if dry_run:
         return stream.records
-    streamed = Checkpoint(
-        checkpoint.config,
-        stream,
-        checkpoint.source_names,
-        checkpoint.training,
-        text=checkpoint.text,
-        tokenizer=checkpoint.tokenizer,
-    )
+    streamed = replace(checkpoint, tensors=stream)
     if writer.write_shards and shard_size is not None:
         writer.write_shards(streamed, target, shard_size)
     else:
@@ -128,7 +121,11 @@ class Recognised:
 
     def read(self, config: ConfigOverride) -> Checkpoint:
         """Read the source as a neutral checkpoint; see ``read``."""
-        return with_heads(self.dialect.read(self.source, config), self.source.heads)
+        checkpoint = with_heads(self.dialect.read(self.source, config), self.source.heads)
+        if self.dialect is neutral.DIALECT or not (wrapper := self.source.wrapper):
+            return checkpoint
+        reason = "a wrapper of the module put it before every name"
+        return replace(checkpoint, left_out={**checkpoint.left_out, f"the prefix {wrapper}": reason})
 
 
 def recognise(path: str | Path, dialect: str | None, heads: Collection[str] | None = None) -> Recognised:
@@ -165,9 +162,11 @@ def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | N
         return [Recognised(source, named, "")]
     possible = [Recognised(source, dialect, sign) for dialect in DIALECTS.values() if (sign := dialect.sign(source))]
     if not possible:
+        starts = {name.partition(".")[0] for name in source.tensors}
+        remove = f"remove {min(starts)}. from the names if it is a part of them, or " if len(starts) == 1 else ""
         raise PortingError(
             f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
-            f"the names of {', '.join(DIALECTS)}"
+            f"the names of {', '.join(DIALECTS)}; {remove}add a dialect (docs/porting.md shows how)"
         )
     return possible
 

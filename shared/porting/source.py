@@ -23,6 +23,8 @@ MODULES_FILE = "modules.json"
 # The weights of a folder. The first one that exists is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "flax_model.msgpack")
 
+_WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
+
 
 @dataclass(frozen=True)
 class Source:
@@ -92,9 +94,21 @@ class Source:
         return replace(self, preferred=name)
 
     @cached_property
+    def wrapper(self) -> str:
+        """What wrappers of a module put before the name of every tensor, such as "module."; empty if nothing."""
+        return "" if self.has_modules else self._read[1]
+
+    @cached_property
     def tensors(self) -> Mapping[str, Array]:
-        """The tensors by name, as views of the mapped file."""
-        return containers.read(self.weights)
+        """The tensors by name, without the ``wrapper``, as views of the mapped file."""
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[Mapping[str, Array], str]:
+        tensors, wrapper = containers.read(self.weights), ""
+        while prefix := next((it for it in _WRAPPERS if tensors and all(name.startswith(it) for name in tensors)), ""):
+            tensors, wrapper = {name.removeprefix(prefix): tensors[name] for name in tensors}, wrapper + prefix
+        return tensors, wrapper
 
     @cached_property
     def fields(self) -> Mapping[str, Any] | None:

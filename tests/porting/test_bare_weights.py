@@ -162,8 +162,8 @@ def test_the_tensors_of_an_omitted_head_are_named(make_bare):
     ]
 
 
-def test_a_table_that_is_stored_twice_can_be_declared_tied(make_bare):
-    """Such a file looks untied; both readings compute the same."""
+def test_a_table_that_is_stored_twice_is_tied_unless_it_is_declared_untied(make_bare):
+    """As transformers 4 stores it. Both compute the same, but do not learn the same."""
     tied = replace(BERT, heads_on_top=PRETRAINING, tied_embeddings=True)
 
     def write_twice(tensors):
@@ -171,9 +171,9 @@ def test_a_table_that_is_stored_twice_can_be_declared_tied(make_bare):
         return {**tensors, "cls.predictions.decoder.weight": table}
 
     path, digest = make_bare(tied, write_twice)
-    assert not port(path, config=NEEDED).config.tied_embeddings
+    assert port(path, config=NEEDED).config == replace(tied, **DEFAULTS)
     assert port(path, config=tied).digest == digest
-    assert port(path, config={**NEEDED, "tied_embeddings": True}).config == replace(tied, **DEFAULTS)
+    assert not port(path, config={**NEEDED, "tied_embeddings": False}).config.tied_embeddings
 
 
 def test_config_corrects_the_fields_of_a_folder(make_bare):
@@ -199,3 +199,17 @@ def test_config_corrects_the_fields_of_a_checkpoint(make_checkpoint, tmp_path):
         port(path, config={"heads_on_top": []})
     with pytest.raises(ConfigError, match="layers is 0; expected a size of at least 1"):
         port(path, config={"layers": 0})
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_the_prefix_of_a_wrapper_is_left_out(wrapper, make_bare):
+    path, digest = make_bare(BERT, lambda tensors: {wrapper + name: tensor for name, tensor in tensors.items()})
+    ported = port(path, config=BERT)
+    assert ported.digest == digest
+    assert ported.left_out[f"the prefix {wrapper}"] == "a wrapper of the module put it before every name"
+
+
+def test_a_part_of_a_larger_model_is_unknown_and_the_error_names_its_prefix(make_bare):
+    path, _ = make_bare(BERT, lambda tensors: {f"text_model.{name}": tensor for name, tensor in tensors.items()})
+    with pytest.raises(PortingError, match=r"is unknown: .*; remove text_model\. from the names if it is a part of"):
+        port(path, config=BERT)

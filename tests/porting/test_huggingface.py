@@ -269,12 +269,16 @@ def test_a_tensor_under_two_names_is_refused(name, other, folder):
         port(folder)
 
 
-TYPES = "bert, ernie, roberta, xlm-roberta, distilbert, electra"
+TYPES = "bert, ernie, roberta, xlm-roberta, camembert, distilbert, electra"
 DIVISOR, RATE = "a divisor of hidden_size 12", "a rate from 0"
 SIZE, NUMBER = "a whole number of at least 1", "a value of type"
+ACTIVATIONS = "gelu, gelu_new, gelu_pytorch_tanh, relu, gelu_python"
 WRONG_FIELDS = [
     *(("model_type", value, f"one of {TYPES}; Triglot does not") for value in ("t5", None, ["bert"])),
-    *(("hidden_act", value, "one of gelu, gelu_new, gelu_pytorch_tanh, relu") for value in ("silu", None, ["gelu"])),
+    *(
+        ("hidden_act", value, "one of gelu, gelu_new, gelu_pytorch_tanh, relu, gelu_python")
+        for value in ("silu", None, ["gelu"])
+    ),
     ("position_embedding_type", "relative_key", "'absolute'; Triglot does not support"),
     *((name, True, "False; Triglot does not support") for name in ("is_decoder", "add_cross_attention")),
     ("num_attention_heads", 5, DIVISOR),
@@ -301,15 +305,33 @@ def test_a_wrong_or_unsupported_field_is_refused(name, value, expected, folder):
 @pytest.mark.parametrize(
     "field",
     [
-        *("model_type", "hidden_act", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"),
-        *("vocab_size", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob"),
-        *("attention_probs_dropout_prob", "task_type_vocab_size"),
+        *("hidden_act", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"),
+        *("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "task_type_vocab_size"),
     ],
 )
 def test_a_missing_field_is_refused(field, make_model):
     _, folder = make_model("ernie")
     change_config(folder, **{field: ...})
     with pytest.raises(PortingError, match=rf"config\.json: {field} is missing; add the value"):
+        port(folder)
+
+
+def test_what_a_configuration_lacks_comes_from_the_names_and_from_the_user(make_model):
+    """The files of the first BERT have neither a type nor an epsilon."""
+    _, folder = make_model("ernie")
+    expected = port(folder)
+    dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    change_config(folder, **dict.fromkeys(("model_type", "layer_norm_eps", "hidden_act", *dropouts), ...))
+    ported = port(folder, config={"norm_eps": expected.config.norm_eps, "activation": "gelu"})
+    assert ported.config == replace(expected.config, residual_dropout=0, embedding_dropout=0, attention_dropout=0)
+    change_config(folder, use_task_id=False)
+    with pytest.raises(PortingError, match="task_type_embeddings"):
+        port(folder, config={"norm_eps": 1e-12, "activation": "gelu"})
+
+
+def test_a_folder_with_code_of_its_own_is_refused(folder):
+    change_config(folder, auto_map={"AutoModel": "modeling_own.OwnModel"})
+    with pytest.raises(PortingError, match=r"auto_map is .*; expected none; its own code may compute anything"):
         port(folder)
 
 

@@ -11,7 +11,7 @@ from noise import random_batch
 from safetensors.numpy import load_file
 
 import triglot
-from triglot.shared.errors import ConfigError, PortingError
+from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import recipe, recipes
 
 SUFFIXES = {"torch": ".pt", "paddle": ".pdparams", "jax": ".safetensors"}
@@ -109,8 +109,18 @@ def test_sizes_and_heads_show_in_the_tensors(name, framework, make_checkpoint, t
 def test_what_no_tensor_shows_is_asked_for(framework, make_checkpoint, tmp_path):
     path = tmp_path / f"model{SUFFIXES[framework]}"
     triglot.port(make_checkpoint("bert-base-tiny"), path, target_dialect=DIALECTS[framework])
-    with pytest.raises(ConfigError, match=r"missing field activation, final_process, heads, masking, norm_eps, pos"):
-        triglot.port(path, source_dialect=DIALECTS[framework])
+    dialect = DIALECTS[framework]
+    asked = "heads, activation, norm_eps, masking, positions, pre_process, post_process, final_process, "
+    hidden = "pooler_activation, embedding_scale, embedding_process, position_offset, positions_skip_padding, "
+    hidden += "attention_output_activation"
+    with pytest.raises(PortingError, match=f"do not show {asked}{hidden}; add --set heads=NUMBER"):
+        triglot.port(path, source_dialect=dialect)
+    fields = recipe("bert-base-tiny").to_dict()
+    given = {name: fields[name] for name in f"{asked}{hidden}".split(", ")}
+    assert triglot.port(path, source_dialect=dialect, config=given).config.pooler_activation == "tanh"
+    filled = {**given, "masking": "fill"}
+    with pytest.raises(PortingError, match="do not show masking_value; add"):
+        triglot.port(path, source_dialect=dialect, config=filled)
 
 
 def test_names_that_two_dialects_share_are_not_guessed(make_checkpoint, tmp_path):

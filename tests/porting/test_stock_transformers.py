@@ -70,12 +70,10 @@ def config_of(
 def answers(config):
     """Return what the tensors do not show."""
     norm_first = config.pre_process == "n"
-    return {
-        "heads": config.heads,
-        "norm_first": norm_first,
-        "activation": config.activation,
-        "norm_eps": config.norm_eps,
-    }
+    given = {"heads": config.heads, "norm_first": norm_first, "activation": config.activation}
+    if config.final_process and not config.final_norm_bias:
+        given["norm"] = "layer_norm"
+    return {**given, "norm_eps": config.norm_eps}
 
 
 def library_module(library, config):
@@ -251,6 +249,21 @@ def test_a_checkpoint_survives_the_way_there_and_back(library, suffix, dtype, ki
     assert back.config == config
     assert back.digest == checkpoint.digest
     assert_same_tensors(back.tensors, tensors)
+
+
+def test_an_rms_norm_is_not_taken_for_a_layer_norm(tmp_path):
+    """It has a weight and no bias, as a LayerNorm may have."""
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(24, 3, 40, batch_first=True)
+    path, config = tmp_path / "model.pt", config_of()
+    save("torch", torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.RMSNorm(24)), path)
+    with pytest.raises(PortingError, match=r"do not show norm; add --set norm=layer_norm"):
+        triglot.port(path, config=answers(config))
+    tensors = torch.load(path, weights_only=True)
+    torch.save({name: tensor for name, tensor in tensors.items() if not re.search(r"norm\d\.bias", name)}, path)
+    with pytest.raises(PortingError, match=r"cannot express .*norm_bias False \(only all True, or the first three"):
+        triglot.port(path, config={**answers(config), "norm": "layer_norm"})
 
 
 @pytest.mark.parametrize("library", SUFFIXES)

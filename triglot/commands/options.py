@@ -65,12 +65,12 @@ def name_value_pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]
     """Return the repeated NAME=VALUE of an option as a dictionary.
 
     Raises:
-        ConfigError: a text has no name or no value, or a name occurs twice.
+        ConfigError: a text has no name or no "=", or a name occurs twice.
     """
     pairs: dict[str, str] = {}
     for text in texts or []:
         name, separator, value = text.partition("=")
-        if not (name and separator and value):
+        if not (name and separator):
             raise ConfigError(f"{option} is {text!r}; expected NAME=VALUE")
         if name in pairs:
             raise ConfigError(f"{option} {name} is given twice; give it once")

@@ -68,7 +68,9 @@ def _load(original: Original, folder: Path, dtype: str) -> Any:
 
 def _heads(class_name: str) -> dict[str, str]:
     """Return the heads in Triglot of the outputs of a class of transformers; empty if it is not a known one."""
-    match = re.fullmatch(r"(?:Bert|Ernie|Roberta|XLMRoberta|DistilBert|Electra)(Model|For[A-Za-z]+)", class_name)
+    match = re.fullmatch(
+        r"(?:Bert|Ernie|Roberta|XLMRoberta|Camembert|DistilBert|Electra)(Model|For[A-Za-z]+)", class_name
+    )
     return _OUTPUTS.get(match[1], {}) if match else {}
 
 

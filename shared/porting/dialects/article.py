@@ -1,11 +1,11 @@
 """What the dialects of the articles share: the bare state dict of an article's own code, in any container.
 
-Its tensors show the sizes. All other fields come from the recipe of the article or from the user.
+Its tensors show the sizes. What the article's code leaves to the user, the user has to say. All other fields are the
+same in every model of that code, and come from the recipe of the article.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -55,10 +55,6 @@ class Article(StateDict):
                     sizes[f"target_{size}"] = sizes[f"source_{size}"]
         return sizes
 
-    def unanswered(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> list[str]:
-        """See ``StateDict.unanswered``. The heads of the recipe belong to its own hidden size."""
-        return ["heads"] if "heads" not in given and sizes.get("hidden_size") != self.family["hidden_size"] else []
-
     def buffers(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         """See ``StateDict.buffers``."""
         if config.positions not in TABLES:
@@ -96,6 +92,7 @@ def article(
     table: Table,
     position_tables: Mapping[str, str] | None = None,
     *,
+    asked: tuple[str, ...] = ("heads",),
     scope: str = "",
     free: frozenset[str] = FREE_FIELDS,
     heads_divide_hidden_size: bool = True,
@@ -107,6 +104,7 @@ def article(
         recipe(recipe_name).to_dict(),
         f"expected the state dict of article {number}, and the recipe {recipe_name} where its tensors do not show the "
         "configuration; pass what differs in this model (config=, or --config and --set on the command line)",
+        asked=asked,
         free=free,
         heads_divide_hidden_size=heads_divide_hidden_size,
         position_tables=position_tables or {},

@@ -33,7 +33,7 @@ DIALECT = article(
     "001",
     "dygraph",
     TABLE,
-    position_tables={},
+    asked=("heads", "activation"),  # the norms show the processes
     scope="encoder",
     # The processes and the activation are arguments there, and the mask is made by the caller.
     free=FREE_FIELDS | {"pre_process", "post_process", "final_process", "activation", "masking_value"},

@@ -19,6 +19,19 @@ _ANSWERS = {
     "norm_first": "true|false",
     "masking": "exclude|fill|add",
     "pad_id": "NUMBER",
+    "norm": "layer_norm",
+    "positions": "none|learned|sinusoidal|sinusoidal_per_dimension",
+    "embedding_process": "COMMANDS",
+    "pre_process": "COMMANDS",
+    "post_process": "COMMANDS",
+    "final_process": "COMMANDS",
+    "pooler_activation": "tanh|relu|gelu|gelu_tanh",
+    "embedding_scale": "true|false",
+    "position_offset": "NUMBER",
+    "positions_skip_padding": "true|false",
+    "normalize_memory": "true|false",
+    "attention_output_activation": "none|relu",
+    "masking_value": "NUMBER",
 }
 
 
@@ -66,8 +79,8 @@ def unanswered(fields: Sequence[str], model_types: Sequence[str] = ()) -> Portin
     answers = {**_ANSWERS, "model_type": "|".join(model_types)}
     options = " ".join(f"--set {name}={answers[name]}" for name in fields)
     return PortingError(
-        f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file of fields "
-        "(config= in Python)"
+        f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file of fields, "
+        "which inspect --json writes (config= in Python)"
     )
 
 

@@ -31,6 +31,7 @@ from .huggingface_config import (
     architectures_of,
     check_activation,
     check_names,
+    completed,
     family_of,
     family_of_bare_weights,
     from_json,
@@ -44,6 +45,8 @@ from .sizes import from_shapes
 from .table import NativeTensors, Place, check_layers
 
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+# What a task model does with its scores, and the dropouts of its head.
+_TASK_FIELDS = ("problem_type", "classifier_dropout", "seq_classif_dropout", "summary_last_dropout")
 
 
 def sign(library: Library, source: Source) -> str:
@@ -74,7 +77,7 @@ def read(library: Library, source: Source, config: ConfigOverride = None) -> Che
         check_layers(final, tensors)
         left_out |= duplicates | _leave_out_unused_pooler(family, final, tensors, names_in_file)
         left_out |= _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
-        left_out |= _class_names(source)
+        left_out |= _fields_of_task(source)
         table.check(
             final,
             tensors,
@@ -100,9 +103,16 @@ def _of_folder(
     override: ConfigOverride,
 ) -> tuple[Family, ModelConfig]:
     """Return the family and the configuration of a folder."""
+    given: Mapping[str, Any] = override if isinstance(override, Mapping) else {}
     fields = library.standard(source.fields or {})
+    if "model_type" not in fields:  # as in the files of the first BERT
+        family = family_of_bare_weights(library, names_in_file.values(), override)
+        name = "ernie" if fields.get("use_task_id") and "ernie" in family.model_types else family.name
+        fields = {**fields, "model_type": given.get("model_type", name)}
     family = family_of(library, fields)
     check_names(library, family, names_in_file.values())
+    fields = completed(family, fields, given)
+    override = {name: value for name, value in given.items() if name != "model_type"} if given else override
     heads = heads_of(family, tensors, source.heads, architectures_of(fields))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     classes = from_shapes(family.table(heads), shapes).get("classes", 0)
@@ -119,7 +129,7 @@ def _of_bare_weights(
     """Return the family and the configuration of a bare file of weights."""
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     family = family_of_bare_weights(library, names_in_file.values(), override)
-    if family.repeats and family.decoder in tensors and _is_tied(family, tensors):
+    if family.decoder in tensors and _is_tied(family, tensors):
         del shapes[family.decoder]
     if isinstance(override, str | ModelConfig):
         return family, configured({}, override)
@@ -241,13 +251,15 @@ def _leave_out_unused_pooler(
     return {names_in_file[name]: "the classifier has a pooler of its own" for name in unused}
 
 
-def _class_names(source: Source) -> dict[str, str]:
-    """Return the field with the names of the classes, if they are more than numbers, and why they are left out."""
-    names = (source.fields or {}).get("id2label")
+def _fields_of_task(source: Source) -> dict[str, str]:
+    """Return the fields that a checkpoint lacks although a task model needs them, and what to do."""
+    fields = source.fields or {}
+    names = fields.get("id2label")
     pairs = cast("dict[Any, Any]", names).items() if isinstance(names, dict) else ()
-    if all(name == f"LABEL_{number}" for number, name in pairs):
-        return {}
-    return {"id2label": "a checkpoint has no names of classes; copy them into the configuration of the port"}
+    found = [name for name in _TASK_FIELDS if fields.get(name) is not None]
+    if any(name != f"LABEL_{number}" for number, name in pairs):
+        found.append("id2label")
+    return dict.fromkeys(found, "a checkpoint does not hold it; copy it into the configuration of the port")
 
 
 def _leave_out_heads(
@@ -281,6 +293,11 @@ def _plain_tensors(library: Library, source: Source) -> tuple[dict[str, Array], 
     for name, tensor in source.tensors.items():
         plain = library.plain_name(name)
         if plain in _BUFFERS:
+            if not np.array_equal(tensor.ravel(), np.arange(tensor.size)):
+                raise PortingError(
+                    f"cannot read {source.weights}: {name} is not 0, 1, 2 and so on, so the model counts positions in "
+                    "a way that Triglot does not; remove it if it is damaged"
+                )
             buffers[name] = "it is a buffer without information"
             continue
         if plain in tensors:

@@ -85,7 +85,10 @@ def family_of_bare_weights(library: Library, names: Collection[str], override: C
     found = [family for family in library.families if any(name.startswith(family.marks) for name in names)]
     if len(found) == 1:
         return found[0]
-    # A whole configuration answers everything, and ``position_offset`` tells BERT from RoBERTa.
+    offset = given.get("position_offset")
+    if type(offset) is int and offset > 0 and (with_offset := [it for it in library.families if it.pad_offset]):
+        return with_offset[0]
+    # A whole configuration answers everything, and ``position_offset`` 0 tells BERT from RoBERTa.
     if not isinstance(override, str | ModelConfig) and "position_offset" not in given:
         asked = [name for name in _NOT_IN_WEIGHTS if any(name not in family.fields for family in library.families)]
         types = [family.name for family in library.families]
@@ -150,7 +153,9 @@ def _classifier(
     wanted: list[Head] | None = None if kept is None else [head for head in _CLASSIFIERS if head in kept]
     if wanted == []:
         return None
-    named: list[Head] = [head for head in _CLASSIFIERS for name in architectures if name.endswith(_CLASSES[head])]
+    starts = [f"{maker}{start}" for maker in ("", "TF", "Flax") for start in family.model_types.values()]
+    classes: dict[str, Head] = {f"{start}{_CLASSES[head]}": head for start in starts for head in _CLASSIFIERS}
+    named: list[Head] = [classes[name] for name in architectures if name in classes]
     if len(set(named)) == 1 and named[0] in found:
         return named[0]
     if wanted and not architectures:
@@ -167,6 +172,22 @@ def _classifier(
     return classifier
 
 
+def completed(family: Family, fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``config.json`` with fields that it lacks, as the user gives them in the words of Triglot.
+
+    Dropouts, which only training uses, are 0 if nobody gives them.
+    """
+    words = {**family.sizes, **family.numbers}
+    answers = {words[name]: given[name] for name in words if name in given}
+    activations = {ours: name for name, ours in family.activations.items()}
+    if given.get("activation") in activations:
+        answers[family.activation] = activations[given["activation"]]
+    if family.pad_offset and type(longest := given.get("source_max_length")) is int:
+        answers[words["source_max_length"]] = longest + fields.get("pad_token_id", 0) + 1
+    dropouts = {words[name]: 0.0 for name in ("residual_dropout", "attention_dropout")}
+    return {**dropouts, **answers, **fields}
+
+
 def from_json(
     family: Family, fields: Mapping[str, Any], heads_on_top: Collection[Head], classes: int = 0
 ) -> ModelConfig:
@@ -180,6 +201,10 @@ def from_json(
     for name, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if fields.get(name) not in (None, only):
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
+    if fields.get("auto_map"):
+        raise _refused(
+            "auto_map", fields["auto_map"], "none", "its own code may compute anything; remove it if it does not"
+        )
     sizes = {name: _size(fields, json_name) for name, json_name in family.sizes.items()}
     numbers = {name: _field(fields, json_name) for name, json_name in family.numbers.items()}
     hidden_size, heads, pad_id = sizes["hidden_size"], sizes["heads"], fields.get("pad_token_id")
@@ -375,7 +400,10 @@ def _json_words(family: Family) -> dict[str, str]:
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
-        raise PortingError(f"{CONFIG_FILE}: {name} is missing; add the value that the model was trained with")
+        raise PortingError(
+            f"{CONFIG_FILE}: {name} is missing; add the value that the model was trained with, or pass it in the words "
+            "of Triglot (config=, or --set on the command line)"
+        )
     return fields[name]
 
 

@@ -31,6 +31,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "gelu_python": "gelu",  # its old name
 }
 # Fields that all families have in common.
 _COMMON = {
@@ -179,7 +180,7 @@ BERT = Family(
 )
 
 ROBERTA = Family(
-    model_types={"roberta": "Roberta", "xlm-roberta": "XLMRoberta"},
+    model_types={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     prefix="roberta",
     modules={
         **_BODY_OF_BERT,

@@ -39,6 +39,7 @@ def _flax(family: Family) -> Family:
         shown_by={head: name.replace(".weight", ".kernel") for head, name in family.shown_by.items()},
         decoder=decoder,
         duplicate_bias="",
+        exact_heads=("masked_lm",) if family.name == "roberta" else (),
         style=_STYLE,
     )
 

@@ -1,5 +1,6 @@
 """Dialect ``neutral``: Triglot's own checkpoint, a file or a folder of shards."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from triglot.shared import checkpoint as checkpoints
@@ -36,16 +37,8 @@ def reconfigured(checkpoint: Checkpoint, config: ConfigOverride) -> Checkpoint:
     left_out = dict(checkpoint.left_out)
     if checkpoint.training and final != checkpoint.config:
         left_out["the training state"] = "it belongs to the model with another configuration"
-    return Checkpoint(
-        final,
-        checkpoint.tensors,
-        checkpoint.source_names,
-        checkpoint.training if final == checkpoint.config else None,
-        left_out=left_out,
-        transforms=checkpoint.transforms,
-        text=checkpoint.text,
-        tokenizer=checkpoint.tokenizer,
-    )
+    training = checkpoint.training if final == checkpoint.config else None
+    return replace(checkpoint, config=final, training=training, left_out=left_out)
 
 
 def layout(checkpoint: Checkpoint, target: Path) -> Layout:

@@ -18,6 +18,7 @@ from triglot.shared.porting.source import Source
 from .state_dict import StateDict
 from .table import Table
 
+_ASKED = ("heads", "activation", "norm_eps", "masking", "positions", "pre_process", "post_process", "final_process")
 _RANDOM = re.compile(r"(?:^|\.)rngs\.(?:count|key)$")
 _HEADS: dict[Head, str] = {
     **{head: f"heads.{head}.bias" for head in (*DECODER_HEADS, "pooler")},
@@ -76,6 +77,23 @@ class OwnModule(StateDict):
             and any(name.startswith("embeddings.") for name in names)
             and not any(name.startswith("target_embeddings.") for name in names),
         }
+
+    def unanswered(self, given: Mapping[str, Any], names: Collection[str]) -> list[str]:
+        """See ``StateDict.unanswered``. Some of these fields have a default, but not every model has that value."""
+        asked = [*_ASKED]
+        if self.table.name("heads.pooler.weight", "linear_weight") in names:
+            asked.append("pooler_activation")
+        if self.table.name("embeddings.token.weight", "embedding") in names:
+            asked += ["embedding_scale", "embedding_process"]
+        if self.table.name("embeddings.position.weight", "embedding") in names:
+            asked += ["position_offset", "positions_skip_padding"]
+        if any(name.startswith("decoder.") for name in names):
+            asked.append("normalize_memory")
+        if any("attention.output." in name for name in names):
+            asked.append("attention_output_activation")
+        if given.get("masking", "exclude") != "exclude":
+            asked.append("masking_value")
+        return [name for name in asked if name not in given]
 
     def check_expressible(self, config: ModelConfig) -> None:
         """See ``StateDict.check_expressible``. Our modules compute every model."""

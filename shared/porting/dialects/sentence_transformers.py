@@ -63,7 +63,9 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
                 f"{folder / path} is missing, but {MODULES_FILE} lists it; restore the folder, or save the model again"
             )
     kept = None if source.heads is None else [head for head in source.heads if head != _HEAD]
-    encoder = huggingface.read(huggingface.LIBRARY, Source(folder / modules.encoder, kept))
+    given: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
+    of_encoder = {name: value for name, value in given.items() if not name.startswith(("sentence_", "heads_on_top"))}
+    encoder = huggingface.read(huggingface.LIBRARY, Source(folder / modules.encoder, kept), of_encoder)
     size = encoder.config.hidden_size
     fields: dict[str, Any] = {
         **encoder.config.to_dict(),

@@ -175,6 +175,7 @@ def read_text_settings(folder: Path, encoder: Path, source_max_length: int) -> T
             "transformer_task": ("feature-extraction", None),
             "modality_config": (_TEXT, None),
             "module_output_name": (_TOKENS, None),
+            "tokenizer_name_or_path": (None,),
             **dict.fromkeys(absent, ({}, None)),
         },
     )

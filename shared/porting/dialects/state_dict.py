@@ -137,7 +137,7 @@ class StateDict:
         given, sizes = dict(override or {}), self.sizes(tensors)
         if not given.keys() <= _defaults().keys():
             configured(self.family, given)  # refuses the unknown field
-        if missing := self.unanswered(given, sizes):
+        if missing := self.unanswered(given, tensors):
             raise unanswered(missing)
         for name in ("source_max_length", "target_max_length"):
             if name in sizes and type(offset := given.get("position_offset", 0)) is int:
@@ -150,8 +150,8 @@ class StateDict:
         """Return the sizes that the tensors show. ``key_size`` and ``value_size`` are those of all heads together."""
         return from_shapes(self.table, {name: tensor.shape for name, tensor in tensors.items()})
 
-    def unanswered(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> list[str]:
-        """Return the fields that no tensor shows and that are not ``given``."""
+    def unanswered(self, given: Mapping[str, Any], names: Collection[str]) -> list[str]:
+        """Return the fields that no tensor shows and that are not ``given``. ``names``: those of the tensors."""
         return [name for name in self.asked if name not in given]
 
     def buffers(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:

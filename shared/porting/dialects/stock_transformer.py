@@ -92,10 +92,22 @@ class StockModule(StateDict):
             }
         return super().configure(tensors, override)
 
-    def unanswered(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> list[str]:
-        """See ``StateDict.unanswered``."""
+    def read(self, source: Source, override: ConfigOverride = None) -> Checkpoint:
+        """See ``StateDict.read``. Norms that are not LayerNorms may have biases that the module cannot have."""
+        checkpoint = super().read(source, override)
+        try:
+            self.check_expressible(checkpoint.config)
+        except PortingError as error:
+            raise PortingError(f"{source.path} is not {self.expected}: {error}") from error
+        return checkpoint
+
+    def unanswered(self, given: Mapping[str, Any], names: Collection[str]) -> list[str]:
+        """See ``StateDict.unanswered``. A final norm is the user's own, and an RMSNorm has a weight only."""
         answered = {"norm_first": None} if {"pre_process", "post_process"} <= given.keys() else {}
-        return super().unanswered({**answered, **given}, sizes)
+        shown = self.shown(names)
+        if shown["final_process"] and not shown["final_norm_bias"] and "norm" not in given:
+            return [*super().unanswered({**answered, **given}, names), "norm"]
+        return super().unanswered({**answered, **given}, names)
 
     def shown(self, names: Collection[str]) -> dict[str, Any]:
         """See ``StateDict.shown``. The first layer of the encoder shows the biases that every layer must have."""
