@@ -44,7 +44,8 @@ lint: $(READY)
 	$(BIN)/pyright
 
 fuzz: $(READY)
-	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000
+	mkdir -p build
+	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000 --json build/fuzz.json
 
 browser: $(READY)
 	command -v chromium || apt-get install -y --no-install-recommends chromium
