@@ -227,6 +227,62 @@ def test_an_array_that_is_listed_twice_is_refused(tmp_path):
         orbax.read(tmp_path / "state")
 
 
+TERABYTES = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ([TERABYTES], [TERABYTES]),
+        ([TERABYTES], [1]),
+        ([6], [TERABYTES]),
+        ([1 << 20], [1]),  # few bytes, but each chunk takes time
+    ],
+)
+def test_arrays_that_the_files_cannot_hold_are_refused(shape, chunks, tmp_path):
+    """TensorStore would end the process, because it lacks memory."""
+    save_in_folders(tmp_path / "state", {"a": jnp.ones(6)})
+    path = tmp_path / "state" / "a" / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "shape": shape, "chunks": chunks}))
+    with pytest.raises(PortingError, match=r"its arrays need [\d,]+ bytes in [\d,]+ chunks, but its files have only"):
+        orbax.read(tmp_path / "state")
+
+
+def test_arrays_of_zeros_are_read(tmp_path):
+    save_standard(tmp_path / "state", {"a": jnp.zeros((1000, 1000))})
+    assert sum(part.stat().st_size for part in (tmp_path / "state").rglob("*")) < 50_000
+    assert orbax.read(tmp_path / "state")["a"].shape == (1000, 1000)
+
+
+GROWTH = """
+from pathlib import Path
+from triglot.shared.errors import PortingError
+from triglot.shared.porting.containers import orbax
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+before = peak()
+try:
+    orbax.read(Path({path!r}))
+except PortingError as error:
+    print(peak() - before, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process in /proc")
+def test_a_chunk_that_expands_to_gigabytes_needs_little_memory(tmp_path):
+    save_in_folders(tmp_path / "state", {"a": jnp.ones(6)})
+    block = 1 << 17  # of zstd: a header of three bytes, and the byte to repeat
+    blocks = [(block << 3 | 1 << 1 | is_last).to_bytes(3, "little") + b"\0" for is_last in [0] * 16_383 + [1]]
+    (tmp_path / "state" / "a" / "0").write_bytes(b"\x28\xb5\x2f\xfd\x00\x38" + b"".join(blocks))  # 2 GB
+    code = GROWTH.format(path=str(tmp_path / "state"))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    growth, _, message = result.stdout.partition(" ")
+    assert "End of data expected" in message
+    assert int(growth) < 32 << 10, "kilobytes"
+
+
 LOADED = "import sys; from triglot.shared.porting import read; read({path!r}, config={name!r}); print(*sys.modules)"
 
 

@@ -6,6 +6,7 @@ TensorStore, the library on which Orbax is built, reads them without JAX. Orbax'
 Source: orbax-checkpoint 0.12.8, ``_src/metadata/tree.py`` and ``_src/serialization/tensorstore_utils.py``.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from triglot.shared import files
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import Array, in_c_order
 from triglot.shared.errors import OutputError, PortingError
 from triglot.shared.porting.json_file import read_object
 
@@ -25,6 +26,9 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")  # the types of a value that are
 _EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 _RESTORE = "restore the folder, or save the state again with orbax.checkpoint.StandardCheckpointer"
 _INSTALL = "install triglot[jax]"
+# How much memory arrays may need. Small ones may be all zeros, which take no space; weights are hardly compressed.
+_SMALL = 64 << 20  # bytes
+_MOST_EXPANSION = 100  # times the bytes of the files
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -36,7 +40,8 @@ def read(path: Path) -> dict[str, Array]:
     """Return the arrays by name, in memory, whatever devices they were on.
 
     Raises:
-        PortingError: TensorStore is not installed, or the folder is damaged or holds anything but nested arrays.
+        PortingError: TensorStore is not installed, or the folder is damaged, holds anything but nested arrays, or
+            declares far larger ones than its files can hold.
     """
     try:
         import tensorstore  # noqa: PLC0415
@@ -47,7 +52,9 @@ def read(path: Path) -> dict[str, Array]:
         names = list(_names(metadata))
         if len(names) != len(set(names)):
             raise PortingError("it lists an array twice")
-        tensors = {name: _array(cast("Any", tensorstore), path, name, metadata) for name in names}
+        stores = {name: _open(cast("Any", tensorstore), path, name, metadata) for name in names}
+        _check_sizes(path, stores)
+        tensors = {name: _array(name, store) for name, store in stores.items()}
     except PortingError as error:
         raise PortingError(f"cannot read {path}: {error}; {_RESTORE}") from error
     except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, OSError, MemoryError) as error:
@@ -59,7 +66,7 @@ def read(path: Path) -> dict[str, Array]:
 def write(target: Path, tensors: Mapping[str, Array]) -> None:
     """Write a folder that ``StandardCheckpointer().restore`` reads into the state of an NNX module.
 
-    All tensors are in memory at the same time.
+    All tensors are in memory at the same time, twice: Orbax copies and compresses them.
 
     Raises:
         PortingError: Orbax is not installed.
@@ -74,7 +81,7 @@ def write(target: Path, tensors: Mapping[str, Array]) -> None:
         branch = tree
         for key in name.split("."):
             branch = branch.setdefault(key, {})
-        branch[_VALUE] = np.array(tensor, order="C")
+        branch[_VALUE] = in_c_order(tensor)
     with files.writing_folder(target) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -101,18 +108,39 @@ def _names(metadata: Mapping[str, Any]) -> Iterator[str]:
             raise PortingError(f"its {name[:80]!r} is a {kind!r:.80}, expected an array")
 
 
-def _array(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) -> Array:
-    """Return an array. A missing part is an error, because it would be read as zeros."""
+def _open(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) -> Any:
+    """Return an array of which only the metadata were read."""
     if metadata.get("use_ocdbt", True):
         folder = {"driver": "file", "path": f"{path.absolute()}/"}
         store: dict[str, Any] = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
     else:
         store = {"driver": "file", "path": f"{path.absolute()}/{name}/"}
     spec = {"driver": "zarr3" if metadata.get("use_zarr3") else "zarr", "kvstore": store}
-    array = tensorstore.open(spec, open=True, read=True).result()
-    if array.size and array.storage_statistics(query_not_stored=True).result().not_stored:
+    return tensorstore.open(spec, open=True, read=True).result()
+
+
+def _check_sizes(path: Path, stores: Mapping[str, Any]) -> None:
+    """Refuse arrays that the files cannot hold, because TensorStore ends the process if it lacks memory.
+
+    TensorStore decompresses no more of a chunk than the chunk's shape. So the shapes limit the memory.
+    """
+    stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    needed = chunks = 0
+    for store in stores.values():
+        chunk = store.chunk_layout.write_chunk.shape or ()  # None of a scalar
+        needed += max(math.prod(store.shape), math.prod(chunk)) * store.dtype.numpy_dtype.itemsize
+        chunks += math.prod(-(-size // of_chunk) for size, of_chunk in zip(store.shape, chunk, strict=True))
+    if needed > _SMALL + _MOST_EXPANSION * stored or chunks > stored:
+        raise PortingError(
+            f"its arrays need {needed:,} bytes in {chunks:,} chunks, but its files have only {stored:,} bytes"
+        )
+
+
+def _array(name: str, store: Any) -> Array:
+    """Return the numbers of an array. A missing part is an error, because it would be read as zeros."""
+    if store.size and store.storage_statistics(query_not_stored=True).result().not_stored:
         raise PortingError(f"the numbers of {name[:80]!r} are missing")
-    numbers = array.read().result()
+    numbers = store.read().result()
     if not isinstance(numbers, np.ndarray):
         raise PortingError(f"its {name[:80]!r} is not an array")
     return cast("Array", numbers)
