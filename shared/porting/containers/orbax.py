@@ -2,12 +2,14 @@
 
 ``_METADATA`` lists the arrays; the keys on the way to one, joined by dots, are its name. The state of NNX ends every
 path with "value". The arrays are in Zarr's format, version 2 or 3, in one database (OCDBT) or in a folder each, and
-TensorStore, the library on which Orbax is built, reads them without JAX. Orbax's own library writes, and imports JAX.
+TensorStore, the library on which Orbax is built, reads and writes them without JAX.
 Source: orbax-checkpoint 0.12.8, ``_src/metadata/tree.py`` and ``_src/serialization/tensorstore_utils.py``.
 """
 
+import json
 import math
-import warnings
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +28,11 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")  # the types of a value that are
 _EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 _RESTORE = "restore the folder, or save the state again with orbax.checkpoint.StandardCheckpointer"
 _INSTALL = "install triglot[jax]"
+# As Orbax writes them.
+_COMPRESSOR = {"id": "zstd", "level": 1}
+_KEY_OF_DICT = 2
+_WRITER = "_CHECKPOINT_METADATA"
+_HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
 # How much memory arrays may need. Small ones may be all zeros, which take no space; weights are hardly compressed.
 _SMALL = 64 << 20  # bytes
 _MOST_EXPANSION = 100  # times the bytes of the files
@@ -43,56 +50,74 @@ def read(path: Path) -> dict[str, Array]:
         PortingError: TensorStore is not installed, or the folder is damaged, holds anything but nested arrays, or
             declares far larger ones than its files can hold.
     """
-    try:
-        import tensorstore  # noqa: PLC0415
-    except ImportError as error:
-        raise PortingError(f"cannot read {path}: an Orbax checkpoint needs tensorstore; {_INSTALL}") from error
+    tensorstore = _tensorstore(f"cannot read {path}")
     metadata = read_object(path / _METADATA)
     try:
         names = list(_names(metadata))
         if len(names) != len(set(names)):
             raise PortingError("it lists an array twice")
-        stores = {name: _open(cast("Any", tensorstore), path, name, metadata) for name in names}
+        stores = {name: _open(tensorstore, path, name, metadata) for name in names}
         _check_sizes(path, stores)
         tensors = {name: _array(name, store) for name, store in stores.items()}
     except PortingError as error:
         raise PortingError(f"cannot read {path}: {error}; {_RESTORE}") from error
     except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, OSError, MemoryError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise PortingError(f"cannot read {path}: {reason}; {_RESTORE}") from error
+        raise PortingError(f"cannot read {path}: {_reason(error)}; {_RESTORE}") from error
     return _without_value(tensors)
 
 
 def write(target: Path, tensors: Mapping[str, Array]) -> None:
     """Write a folder that ``StandardCheckpointer().restore`` reads into the state of an NNX module.
 
-    All tensors are in memory at the same time, twice: Orbax copies and compresses them.
+    Each array has a folder of its own, as with Orbax's option ``use_ocdbt=False``. One is in memory at a time. Orbax
+    itself would hold all of them, and go on writing in the background after an error.
 
     Raises:
-        PortingError: Orbax is not installed.
+        PortingError: TensorStore is not installed.
         OutputError: the target exists, or cannot be written.
     """
+    tensorstore = _tensorstore(f"cannot write {target}")
+    context = tensorstore.Context({"file_io_sync": False})  # the whole folder is synced when it is complete
+    entries: dict[str, Any] = {}
+    with files.writing_folder(target) as folder:
+        for name, tensor in tensors.items():
+            keys = (*name.split("."), _VALUE)
+            entries[str(keys)] = {
+                "key_metadata": [{"key": key, "key_type": _KEY_OF_DICT} for key in keys],
+                "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+            }
+            array = in_c_order(tensor)
+            spec = {
+                "driver": "zarr",
+                "kvstore": {"driver": "file", "path": f"{folder}/{'.'.join(keys)}/"},
+                "metadata": {"chunks": [max(size, 1) for size in array.shape], "compressor": _COMPRESSOR},
+                "store_data_equal_to_fill_value": True,
+                **{"create": True, "dtype": array.dtype.name, "schema": {"domain": {"shape": array.shape}}},
+            }
+            try:
+                tensorstore.open(spec, context=context).result().write(array).result()
+            except ValueError as error:
+                raise OutputError(
+                    f"cannot write {target}: {_reason(error)}; free space, or choose another target"
+                ) from error
+        metadata = {"tree_metadata": entries, "use_ocdbt": False, "use_zarr3": False}
+        (folder / _METADATA).write_text(json.dumps(metadata), encoding="utf-8")
+        (folder / _WRITER).write_text(json.dumps({"item_handlers": _HANDLER}), encoding="utf-8")
+
+
+def _tensorstore(what_fails: str) -> Any:
+    """Return the library, which is imported only if it is needed."""
     try:
-        import orbax.checkpoint  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+        import tensorstore  # noqa: PLC0415
     except ImportError as error:
-        raise PortingError(f"cannot write {target}: an Orbax checkpoint needs Orbax's library; {_INSTALL}") from error
-    tree: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        branch = tree
-        for key in name.split("."):
-            branch = branch.setdefault(key, {})
-        branch[_VALUE] = in_c_order(tensor)
-    with files.writing_folder(target) as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with cast("Any", orbax.checkpoint).StandardCheckpointer() as checkpointer:
-                checkpointer.save(folder / SUFFIX, tree)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise OutputError(f"cannot write {target}: {reason}; free space, or choose another target") from error
-        for part in (folder / SUFFIX).iterdir():
-            part.rename(folder / part.name)
-        (folder / SUFFIX).rmdir()
+        raise PortingError(f"{what_fails}: an Orbax checkpoint needs tensorstore; {_INSTALL}") from error
+    return tensorstore
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong, for a message: the error of the system, which TensorStore puts behind long paths."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(number[1])) if number else " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _names(metadata: Mapping[str, Any]) -> Iterator[str]:
