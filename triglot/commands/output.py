@@ -70,6 +70,16 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
             raise OutputError(f"cannot write {path}: it is also an input and would be lost; choose another file")
 
 
+def check_outside(path: Path, source: str) -> None:
+    """Refuse a target in the folder ``source``, to which it does not belong.
+
+    Raises:
+        OutputError: it is in that folder, or in one below it.
+    """
+    if os.path.isdir(source) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source)):
+        raise OutputError(f"cannot write {path}: it is inside the source {source}; choose a path outside of it")
+
+
 def check_file(path: Path | None, *sources: str | Path | None) -> None:
     """Like ``check_output``, for formats that cannot go to standard output."""
     if path == PRINTED:
