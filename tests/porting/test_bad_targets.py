@@ -92,10 +92,10 @@ def test_a_target_that_is_closed_or_an_input(container, workplace, command, monk
     monkeypatch.setattr(os, "access", lambda path, mode: os.path.abspath(path) != closed and access(path, mode))
     refused = {
         "a closed folder": ("source.npz", f"closed/{name}", "the folder closed is not writable; choose another"),
-        "the source": (written, written, "it already exists" if is_folder else "it is also an input and would be lost"),
-        "a link to it": (written, f"link-{name}", "it already exists" if is_folder else "it is also an input and"),
+        "the source": (written, written, "it is also an input and would be lost"),
+        "a link to it": (written, f"link-{name}", "it is also an input and would be lost"),
         "inside it": (written, f"{written}/{name}", "is inside the source" if is_folder else "is not a folder"),
-        "around it": ("around/source.npz", "around", "already exists|is a folder|its suffix is ''"),
+        "around it": ("around/source.npz", "around", "it holds the source around/source.npz; choose another path"),
     }
     if not is_folder:
         suffix = os.path.splitext(name)[1]

@@ -71,13 +71,18 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
 
 
 def check_outside(path: Path, source: str) -> None:
-    """Refuse a target in the folder ``source``, to which it does not belong.
+    """Refuse a target in the folder ``source``, to which it does not belong, and a folder that holds ``source``.
 
     Raises:
-        OutputError: it is in that folder, or in one below it.
+        OutputError: it is such a target.
     """
-    if os.path.isdir(source) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source)):
+    if not os.path.exists(source):
+        return  # a recipe
+    target, origin = Path(os.path.realpath(path)), Path(os.path.realpath(source))
+    if os.path.isdir(source) and target.is_relative_to(origin):
         raise OutputError(f"cannot write {path}: it is inside the source {source}; choose a path outside of it")
+    if origin.is_relative_to(target):
+        raise OutputError(f"cannot write {path}: it holds the source {source}; choose another path")
 
 
 def check_file(path: Path | None, *sources: str | Path | None) -> None:
