@@ -34,7 +34,7 @@ _KEY_OF_DICT = 2
 _WRITER = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
 # How much memory arrays may need. Small ones may be all zeros, which take no space; weights are hardly compressed.
-_SMALL = 64 << 20  # bytes
+_SMALL = 16 << 20  # bytes
 _MOST_EXPANSION = 100  # times the bytes of the files
 
 
