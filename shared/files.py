@@ -152,12 +152,14 @@ def check_writable(path: Path) -> None:
     """Check, before any work is done, that a file can be written to ``path``.
 
     Raises:
-        OutputError: ``path`` is a folder, or its folder does not exist or is not writable.
+        OutputError: ``path`` is a folder or read-only, or its folder does not exist or is not writable.
     """
     if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder; name a file")
     if os.path.exists(path) and not os.path.isfile(path):
         return  # a pipe or a device is written in place, so its folder does not matter
+    if os.path.exists(path) and not os.stat(path).st_mode & 0o222:  # the system would let it be replaced
+        raise OutputError(f"cannot write {path}: it is read-only; change its permissions, or choose another file")
     _check_parent(path)
 
 

@@ -31,6 +31,13 @@ def read_list(path: Path) -> list[Any]:
     return cast("list[Any]", content)
 
 
+def stays_inside(name: object) -> bool:
+    """Return whether a path in a JSON file leads to something in a folder, on every operating system."""
+    if not isinstance(name, str) or set(name) & set("\\:\0"):  # C:\\ is a folder of Windows
+        return False
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
 def _read(path: Path) -> object:
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)

@@ -34,6 +34,7 @@ from fuzzing_forms import FORMS
 
 from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, load, npz, save, training_state
+from triglot.shared.environment import environment
 from triglot.shared.errors import TriglotError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
@@ -392,8 +393,8 @@ def part_in_a_folder(job):
     return report
 
 
-def everything(count):
-    """Do everything on all processors, and print how often each outcome occurred."""
+def everything(count, json_file):
+    """Do everything on all processors. Print how often each outcome occurred, and write it as JSON to ``json_file``."""
     begin, processors = time.perf_counter(), os.cpu_count() or 1
     jobs = [
         {"kind": kind, "part": part, "parts": 8} for kind in ("truncations", "flips", "integers") for part in range(8)
@@ -413,9 +414,17 @@ def everything(count):
     for outcome in ("refused", "same digest", "another model"):
         number = sum(number for name, number in total.items() if name.endswith(outcome))
         lines.append(f"{number:>9,}  in all: {outcome}")
-    lines.append(f"{total.total():>9,}  in all, in {time.perf_counter() - begin:.0f} s on {processors} processors")
+    seconds = time.perf_counter() - begin
+    lines.append(f"{total.total():>9,}  in all, in {seconds:.0f} s on {processors} processors")
     lines.append(f"resident memory grew by at most {growth / 1e6:.0f} MB")
     sys.stdout.write("\n".join(lines) + "\n")
+    if json_file:
+        content = {
+            "date": time.strftime("%Y-%m-%d"),
+            **{"files": total.total(), "seconds": round(seconds), "growth": growth},
+            **{"outcomes": dict(sorted(total.items())), "environment": environment()},
+        }
+        json_file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def main():
@@ -429,9 +438,10 @@ def main():
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--reader", choices=READERS, default="real")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--json", type=Path, help="where to write the result of everything")
     arguments = parser.parse_args()
     if arguments.kind == "everything":
-        everything(arguments.count)
+        everything(arguments.count, arguments.json)
     else:
         run(arguments)
 

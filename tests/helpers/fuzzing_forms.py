@@ -71,6 +71,7 @@ def into_shards(folder: Path) -> None:
 
 OWN = {"config": BERT}
 PARTS = {"shard_size": 200}
+ORBAX_ARRAY = "embeddings.token.embedding.value"
 SENTENCE = replace(
     BERT,
     heads_on_top=("sentence_embedding",),
@@ -86,6 +87,9 @@ FORMS: dict[str, Form] = {
     "index": Form("huggingface", "model", "model.safetensors.index.json", prepare=into_shards, options=OWN),
     "shard": Form("huggingface", "model", "shard1.safetensors", prepare=into_shards),
     "msgpack": Form("nnx", "model.msgpack", options=OWN),
+    "orbax list": Form("nnx", "model.orbax", "_METADATA", options=OWN),
+    "orbax array": Form("nnx", "model.orbax", f"{ORBAX_ARRAY}/.zarray", options=OWN),
+    "orbax numbers": Form("nnx", "model.orbax", f"{ORBAX_ARRAY}/0.0", options=OWN),
     "neutral index": Form("neutral", "model", "index.json", has_checksums=True, writing=PARTS),
     "neutral part": Form("neutral", "model", "part-00001.npz", has_checksums=True, writing=PARTS),
     "paddlenlp config": Form(

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore
 from flax import nnx
 from jax import numpy as jnp
 
@@ -136,22 +138,45 @@ def test_a_target_that_exists_is_refused(make_checkpoint, tmp_path):
     assert sorted(path.rglob("*")) == before
 
 
-def test_nothing_is_left_behind_if_orbax_fails(make_checkpoint, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("no\nspace")
+def test_nothing_is_left_behind_if_tensorstore_fails(make_checkpoint, tmp_path, monkeypatch):
+    opened = tensorstore.open
 
-    monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
+    def fail(spec, **options):
+        if "encoder" in spec["kvstore"]["path"]:
+            raise ValueError("no\nspace")
+        return opened(spec, **options)
+
+    monkeypatch.setattr(tensorstore, "open", fail)
     with pytest.raises(OutputError, match=r"cannot write .*model\.orbax: no space; free space, or choose another"):
         triglot.port(make_checkpoint(NAME), tmp_path / "model.orbax", target_dialect="nnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_without_the_libraries_is_told_what_to_install(saved, monkeypatch, tmp_path):
+@pytest.mark.parametrize("restore", [ocp.StandardCheckpointer, ocp.PyTreeCheckpointer])
+def test_orbax_restores_a_written_folder_without_being_told_its_shapes(restore, tmp_path, caplog):
+    """Also arrays of zeros, which Zarr would leave out."""
+    tensors = {"a.b": np.zeros((2, 3), np.float32), "c": np.float64(3).reshape(()), "d.0": np.ones(4, BFLOAT16).T}
+    orbax.write(tmp_path / "first", tensors)
+    orbax.write(tmp_path / "second", tensors)
+    restored = restore().restore(tmp_path / "first")
+    nested = {
+        "a": {"b": {"value": tensors["a.b"]}},
+        "c": {"value": tensors["c"]},
+        "d": {"0": {"value": tensors["d.0"]}},
+    }
+    jax.tree.map(lambda ours, theirs: np.testing.assert_array_equal(ours, theirs, strict=True), nested, restored)
+    assert orbax.read(tmp_path / "first").keys() == tensors.keys()
+    files = [path.relative_to(tmp_path / "first") for path in (tmp_path / "first").rglob("*") if path.is_file()]
+    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
+    assert ocp.StandardCheckpointer().metadata(tmp_path / "first") is not None
+    assert not caplog.records
+
+
+def test_a_machine_without_the_library_is_told_what_to_install(saved, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
-    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
     with pytest.raises(PortingError, match=r"needs tensorstore; install triglot\[jax\]"):
         orbax.read(saved[1])
-    with pytest.raises(PortingError, match=r"needs Orbax's library; install triglot\[jax\]"):
+    with pytest.raises(PortingError, match=r"cannot write .*needs tensorstore; install triglot\[jax\]"):
         orbax.write(tmp_path / "out", {})
 
 
@@ -227,13 +252,74 @@ def test_an_array_that_is_listed_twice_is_refused(tmp_path):
         orbax.read(tmp_path / "state")
 
 
-LOADED = "import sys; from triglot.shared.porting import read; read({path!r}, config={name!r}); print(*sys.modules)"
+TERABYTES = 1 << 40
 
 
-def test_reading_imports_no_framework(saved, tmp_path):
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ([TERABYTES], [TERABYTES]),
+        ([TERABYTES], [1]),
+        ([6], [TERABYTES]),
+        ([1 << 20], [1]),  # few bytes, but each chunk takes time
+    ],
+)
+def test_arrays_that_the_files_cannot_hold_are_refused(shape, chunks, tmp_path):
+    """TensorStore would end the process, because it lacks memory."""
+    save_in_folders(tmp_path / "state", {"a": jnp.ones(6)})
+    path = tmp_path / "state" / "a" / ".zarray"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "shape": shape, "chunks": chunks}))
+    with pytest.raises(PortingError, match=r"its arrays need [\d,]+ bytes in [\d,]+ chunks, but its files have only"):
+        orbax.read(tmp_path / "state")
+
+
+def test_arrays_of_zeros_are_read(tmp_path):
+    save_standard(tmp_path / "state", {"a": jnp.zeros((1000, 1000))})
+    assert sum(part.stat().st_size for part in (tmp_path / "state").rglob("*")) < 50_000
+    assert orbax.read(tmp_path / "state")["a"].shape == (1000, 1000)
+
+
+GROWTH = """
+from pathlib import Path
+from triglot.shared.errors import PortingError
+from triglot.shared.porting.containers import orbax
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+before = peak()
+try:
+    orbax.read(Path({path!r}))
+except PortingError as error:
+    print(peak() - before, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process in /proc")
+def test_a_chunk_that_expands_to_gigabytes_needs_little_memory(tmp_path):
+    save_in_folders(tmp_path / "state", {"a": jnp.ones(6)})
+    block = 1 << 17  # of zstd: a header of three bytes, and the byte to repeat
+    blocks = [(block << 3 | 1 << 1 | is_last).to_bytes(3, "little") + b"\0" for is_last in [0] * 16_383 + [1]]
+    (tmp_path / "state" / "a" / "0").write_bytes(b"\x28\xb5\x2f\xfd\x00\x38" + b"".join(blocks))  # 2 GB
+    code = GROWTH.format(path=str(tmp_path / "state"))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    growth, _, message = result.stdout.partition(" ")
+    assert "End of data expected" in message
+    assert int(growth) < 32 << 10, "kilobytes"
+
+
+LOADED = """
+import sys
+from triglot import port
+port({path!r}, {target!r}, config={name!r}, target_dialect="nnx")
+print(*sys.modules)
+"""
+
+
+def test_reading_and_writing_import_no_framework(saved, tmp_path):
     triglot.port(triglot.port(saved[1], config=NAME), tmp_path / "model.msgpack", target_dialect="nnx")
     for path in (tmp_path / "model.msgpack", saved[1]):
-        code = LOADED.format(path=str(path), name=NAME)
+        code = LOADED.format(path=str(path), target=f"{path}-again.orbax", name=NAME)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert not {"jax", "flax", "orbax"} & {name.split(".")[0] for name in result.stdout.split()}
         assert result.stderr == ""

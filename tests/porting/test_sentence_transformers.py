@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -395,7 +396,10 @@ def test_what_cannot_be_kept_is_refused_by_name(kind, folder):
         ({"type": "sentence_transformers.sparse_encoder.modules.Dense"}, "type of module 2 is"),
         ({"type": 3}, "type of module 2 is 3"),
         ({"path": "../2_Dense"}, "path of module 2 is '../2_Dense'; expected a folder inside the model's"),
-        ({"path": "/tmp"}, "path of module 2 is '/tmp'"),
+        *(
+            ({"path": path}, "path of module 2 is '.*'; expected a folder inside the model's; to port the encoder")
+            for path in ("/tmp", "..", "a/../../b", "..\\2_Dense", "2_Dense\\x", "C:2_Dense", "C:\\x", "a\0")
+        ),
         ({"path": None}, "path of module 2 is None"),
         ({"kwargs": ["task"]}, r"kwargs is \['task'\]; expected \[\]"),
     ],
@@ -404,6 +408,51 @@ def test_unknown_modules_are_refused(fields, message, folder):
     edit_modules(folder, lambda modules: modules[2].update(fields))
     with pytest.raises(PortingError, match=message):
         port(folder)
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "0_Transformer"), (1, "1_Pooling"), (2, "2_Dense")])
+def test_a_module_behind_a_link_out_of_the_folder_is_refused(number, name, folder, tmp_path):
+    (folder / name).rename(tmp_path / name) if number else shutil.copytree(folder, tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    edit_modules(folder, lambda modules: modules[number].update(path=name))
+    with pytest.raises(
+        PortingError, match=f"path of module {number} is '{name}'; expected a folder inside the model's"
+    ):
+        port(folder)
+
+
+def test_a_folder_in_the_cache_of_a_hub_is_read(folder, tmp_path):
+    """There, every file is a link, and so may be the path that a user gives."""
+    expected, blobs = port(folder), tmp_path / "models--a--b" / "blobs"
+    snapshot = blobs.parent / "snapshots" / "0123abcd"
+    blobs.mkdir(parents=True)
+    for number, path in enumerate(path for path in sorted(folder.rglob("*")) if path.is_file()):
+        link = snapshot / path.relative_to(folder)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, blobs / str(number))
+        link.symlink_to(os.path.relpath(blobs / str(number), link.parent))
+    (tmp_path / "link").symlink_to(snapshot)
+    for number, source in enumerate((snapshot, tmp_path / "link")):
+        target = tmp_path / f"out{number}"
+        assert port(source, target, target_dialect="sentence-transformers").digest == expected.digest
+        assert (target / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+        assert not any(path.is_symlink() for path in target.rglob("*"))
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "missing", "blobs"])
+def test_a_tokenizer_outside_the_folder_is_not_copied(place, folder, tmp_path):
+    (folder / "words.txt").write_text("words")
+    (folder / "vocab.txt").symlink_to("words.txt")
+    port(folder, tmp_path / "first", target_dialect="sentence-transformers")  # a link within the folder is followed
+    (tmp_path / "blobs").mkdir()  # without snapshots beside it, this is not a cache
+    outside = tmp_path / place if place != "blobs" else tmp_path / "blobs" / "vocab.txt"
+    if place != "missing":
+        outside.write_text("secret")
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.txt").symlink_to(outside)
+    with pytest.raises(PortingError, match=r"vocab\.txt leads to .*; expected a file in .* or in a cache of Hugging"):
+        port(folder, tmp_path / "out", target_dialect="sentence-transformers")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("content", "message"), [("{}", "it is not a JSON list"), ("[", "Expecting value")])

@@ -70,6 +70,21 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
             raise OutputError(f"cannot write {path}: it is also an input and would be lost; choose another file")
 
 
+def check_outside(path: Path, source: str) -> None:
+    """Refuse a target in the folder ``source``, to which it does not belong, and a folder that holds ``source``.
+
+    Raises:
+        OutputError: it is such a target.
+    """
+    if not os.path.exists(source):
+        return  # a recipe
+    target, origin = Path(os.path.realpath(path)), Path(os.path.realpath(source))
+    if os.path.isdir(source) and target.is_relative_to(origin):
+        raise OutputError(f"cannot write {path}: it is inside the source {source}; choose a path outside of it")
+    if origin.is_relative_to(target):
+        raise OutputError(f"cannot write {path}: it holds the source {source}; choose another path")
+
+
 def check_file(path: Path | None, *sources: str | Path | None) -> None:
     """Like ``check_output``, for formats that cannot go to standard output."""
     if path == PRINTED:

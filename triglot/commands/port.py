@@ -17,7 +17,15 @@ from triglot.commands.options import (
     SetOption,
     configuration,
 )
-from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
+from triglot.commands.output import (
+    check_apart,
+    check_not_input,
+    check_output,
+    check_outside,
+    show,
+    shows_tables,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from triglot.models import Source
@@ -73,8 +81,9 @@ def port(
 
     keep_freed_memory()
     bytes_per_shard = None if shard_size is None else parse_size(shard_size)
-    porting.check_target(target, target_dialect, bytes_per_shard)
     check_not_input(target, source, example)
+    check_outside(target, source)
+    porting.check_target(target, target_dialect, bytes_per_shard)
     check_output(json_file, source, config, example)
     check_apart(target, json_file)
     resolved = models.resolve(

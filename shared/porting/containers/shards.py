@@ -14,7 +14,7 @@ from triglot.shared.arrays import Array
 from triglot.shared.checkpoint.checksums import DeferredTensors, without_verifying
 from triglot.shared.checkpoint.shards import split
 from triglot.shared.errors import PortingError
-from triglot.shared.porting.json_file import read_object
+from triglot.shared.porting.json_file import read_object, stays_inside
 
 from . import safetensors
 
@@ -84,7 +84,7 @@ def _listed(path: Path) -> dict[str, set[str]]:
     listed: dict[str, set[str]] = {}
     for tensor, name in cast("dict[str, object]", weight_map).items():
         # A file beside the index, never one elsewhere on the machine.
-        if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\:\0"):
+        if not isinstance(name, str) or not stays_inside(name) or name in ("", ".") or "/" in name:
             raise PortingError(f"cannot read {path}: {name!r:.80} is not the name of a file beside it; {_REMEDY}")
         listed.setdefault(name, set()).add(tensor)
     return listed

@@ -27,7 +27,6 @@ from .sentence_transformers_config import (
     LENGTH_FILE,
     NAME,
     SETTINGS_FILE,
-    TOKENIZER_FILES,
     check_normalize,
     dense_to_json,
     modules_to_json,
@@ -37,6 +36,7 @@ from .sentence_transformers_config import (
     read_pooling,
     read_text_settings,
     text_to_json,
+    tokenizer_files,
 )
 from .table import TRANSPOSED, UNCHANGED, Place
 
@@ -92,7 +92,7 @@ def read(source: Source, config: ConfigOverride = None) -> Checkpoint:
     if modules.normalize is not None:
         check_normalize(folder / modules.normalize)
     text = read_text_settings(folder, folder / modules.encoder, encoder.config.source_max_length)
-    tokenizer = {name: path for name in TOKENIZER_FILES if (path := folder / modules.encoder / name).is_file()}
+    tokenizer = tokenizer_files(folder, folder / modules.encoder)
     try:
         final = configured(fields, config)
         left_out = encoder.left_out

@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, cast
 
 from triglot.shared.checkpoint import TextSettings
 from triglot.shared.errors import CheckpointError, PortingError
 from triglot.shared.model.config import DenseActivation, DenseLayer, SentencePooling
-from triglot.shared.porting.json_file import read_list, read_object
+from triglot.shared.porting.json_file import read_list, read_object, stays_inside
 from triglot.shared.porting.source import CONFIG_FILE, MODULES_FILE
 
 from .dialect import inexpressible
@@ -82,7 +82,7 @@ def read_modules(folder: Path) -> Modules:
         match = _CLASS.fullmatch(class_name) if isinstance(class_name, str) else None
         if match is None:
             raise _refused(MODULES_FILE, f"the type of module {number}", class_name, _SUPPORTED)
-        if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        if not isinstance(path, str) or not stays_inside(path) or _is_link_out_of(folder, folder / path):
             raise _refused(MODULES_FILE, f"the path of module {number}", path, "a folder inside the model's")
         _only(MODULES_FILE, fields, {"kwargs": ([], {}, None)})
         kinds.append(match[3])
@@ -93,6 +93,34 @@ def read_modules(folder: Path) -> Modules:
     return Modules(
         paths[0], paths[1], tuple(paths[2:-1] if has_normalize else paths[2:]), paths[-1] if has_normalize else None
     )
+
+
+def tokenizer_files(folder: Path, encoder: Path) -> dict[str, Path]:
+    """Return the files of the tokenizer beside the encoder of a model folder. They are copied, whatever they hold.
+
+    So a link may lead to a file in the folder or in a cache of Hugging Face, but to no other file of the machine.
+
+    Raises:
+        PortingError: a file is such a link, or is not a regular file.
+    """
+    paths = {name: path for name in TOKENIZER_FILES if os.path.lexists(path := encoder / name)}
+    for path in paths.values():
+        if not path.is_file() or (_is_link_out_of(folder, path) and not _is_in_cache(path.resolve())):
+            raise PortingError(
+                f"{path} leads to {os.path.realpath(path)}; expected a file in {folder} or in a cache of Hugging Face; "
+                "replace the link by the file"
+            )
+    return paths
+
+
+def _is_link_out_of(folder: Path, path: Path) -> bool:
+    """Return whether an existing path in a folder leads out of it if all links are followed."""
+    return os.path.exists(path) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _is_in_cache(path: Path) -> bool:
+    """Return whether a file is in a cache of Hugging Face, to whose ``blobs`` the links in ``snapshots`` lead."""
+    return path.parent.name == "blobs" and (path.parents[1] / "snapshots").is_dir()
 
 
 def read_pooling(folder: Path, size: int) -> SentencePooling:
