@@ -17,7 +17,7 @@ from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as configurations
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
-from triglot.verification import read_by_example, verify_example
+from triglot.verification import verify_example
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -114,16 +114,13 @@ def port(
     heads = arguments.names("heads", heads)
     writer = porting.find_dialect(target_dialect or "neutral")
     bytes_per_shard = _bytes(shard_size)
-    if isinstance(source, str) and source in recipes():
-        checkpoint = models.resolve(source, config=config, dialect=source_dialect, heads=heads).checkpoint
-    elif isinstance(source, Checkpoint):
-        checkpoint = porting.read(source, source_dialect, config, heads)
-    elif example is None:
-        checkpoint = porting.read(arguments.path("source", source), source_dialect, config, heads)
+    if isinstance(source, Checkpoint):
+        checkpoint, verified = porting.read(source, source_dialect, config, heads), ""
     else:
-        path = Path(arguments.path("source", source))
-        checkpoint = read_by_example(path, example, source_dialect, config, heads)[1]
-    if example is not None:
+        path = arguments.path("source", source)
+        model = models.resolve(path, config=config, dialect=source_dialect, heads=heads, example=example)
+        checkpoint, verified = model.checkpoint, model.verified
+    if example is not None and not verified:
         verify_example(example, checkpoint)
     if dtype is not None:
         checkpoint, _ = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)

@@ -30,7 +30,8 @@ class Source:
     """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one.
 
     ``dialect`` of its files, and the ``sign`` by which it was recognised; both empty for a recipe. ``path``: where the
-    weights are; None if they are random.
+    weights are; None if they are random. ``verified``: the result of ``verify_example`` if an example decided between
+    dialects; otherwise empty.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Source:
     dialect: str = ""
     sign: str = ""
     path: Path | None = None
+    verified: str = ""
 
     def original(self, against: str | None) -> tuple[Original | None, str]:
         """Return the original to compare with, or why there is none.
@@ -84,42 +86,44 @@ class Source:
 
 
 def resolve(
-    model: str,
+    model: str | Path,
     seed: int = 0,
     config: recipes.ConfigOverride = None,
     dialect: str | None = None,
     heads: Collection[str] | None = None,
     example: Path | None = None,
 ) -> Source:
-    """Return the model that ``model`` names.
+    """Return the model that ``model`` names: a recipe or a path. A ``Path`` is never a recipe.
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
     the configuration. ``dialect`` says how to read a path, and ``heads`` which heads to keep; see ``porting.read``.
-    ``example``: inputs and outputs of the original, which the model has to compute.
+    ``example``: inputs and outputs of the original. If several dialects have the names of the tensors, the weights are
+    in the one that computes these outputs. Otherwise they are not compared with it; see ``Source.verified``.
 
     Raises:
         ModelNotFoundError: ``model`` is neither a recipe nor an existing path.
         FrameworkError: the package with the trained weights is not installed.
         PortingError: a dialect was given for a recipe, or a path cannot be read in its dialect.
+        InputError: ``example`` cannot be read.
         ConfigError: ``config`` is wrong.
     """
-    if dialect is not None and model in recipes.recipes():
-        raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
-    if model in recipes.recipes():
+    if isinstance(model, str) and model in recipes.recipes():
+        if dialect is not None:
+            raise PortingError(f"{model} is a recipe, and recipes have no dialect; omit the dialect, or give a path")
         return _of_recipe(model, seed, config, heads)
     path = Path(model)
     try:
         if not model:  # Path("") is the current folder
             raise ModelNotFoundError("MODEL is empty")
         if example is not None:
-            recognised, checkpoint = read_by_example(path, example, dialect, config, heads)
+            recognised, checkpoint, verified = read_by_example(path, example, dialect, config, heads)
         else:
             recognised = porting.recognise(path, dialect, heads)
-            checkpoint = recognised.read(config)
+            checkpoint, verified = recognised.read(config), ""
         tokenizer = checkpoint.tokenizer.get(TOKENIZER_FILE) or _tokenizer(path)
-        return Source(model, checkpoint, tokenizer, recognised.dialect.name, recognised.sign, path)
+        return Source(str(model), checkpoint, tokenizer, recognised.dialect.name, recognised.sign, path, verified)
     except ModelNotFoundError as error:
-        if path.suffix:
+        if path.suffix or not isinstance(model, str):
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor an existing path; {suggestion(model, list(recipes.recipes()))}give a "

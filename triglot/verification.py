@@ -25,7 +25,7 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
         PortingError: the original computes something else, or cannot be run.
     """
     # These load SciPy, which only a verification needs.
-    from triglot.parity.originals.comparison import RunningOriginal  # noqa: PLC0415
+    from triglot.parity.originals.comparison import RunningOriginal, not_compared  # noqa: PLC0415
     from triglot.parity.truth import Reference  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
 
@@ -35,7 +35,7 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
             rows = running.judge(Reference(checkpoint, _DTYPE))
         finally:
             running.close()
-    return _passed(rows, original.description)
+    return _passed(rows, original.description, not_compared(rows, checkpoint.config))
 
 
 def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, shard_size: int | None = None) -> str:
@@ -66,53 +66,52 @@ def verify_example(example: Path, checkpoint: Checkpoint) -> str:
         PortingError: the original computed something else.
         InputError: the file cannot be read, has no output, or does not fit the model.
     """
-    from triglot.parity.judge import Subject  # noqa: PLC0415
-    from triglot.parity.originals.comparison import judge_original  # noqa: PLC0415
+    from triglot.parity.originals.comparison import judge_example, not_compared  # noqa: PLC0415
     from triglot.parity.originals.recorded import read_example  # noqa: PLC0415
-    from triglot.parity.truth import Reference  # noqa: PLC0415
 
     recorded = read_example(checkpoint.config, example)
-    subject = Subject("recorded", "eager", recorded.dtype)
-    reference = Reference(checkpoint, recorded.dtype)
-    return _passed(judge_original(subject, reference, recorded.batch, recorded.outputs), str(example))
+    rows = judge_example(recorded, checkpoint)
+    return _passed(rows, str(example), not_compared(rows, checkpoint.config, recorded.ignored))
 
 
 def read_by_example(
     path: Path, example: Path, dialect: str | None, config: ConfigOverride, heads: Collection[str] | None
-) -> tuple[Recognised, Checkpoint]:
+) -> tuple[Recognised, Checkpoint, str]:
     """Read weights in their dialect; if several have their names, in the one that computes the outputs of an example.
+
+    Return the result of ``verify_example``, too. It is empty if only one dialect is possible: nothing was computed.
 
     Raises:
         InputError: the example cannot be read.
-        PortingError: no dialect fits, or several do.
+        PortingError: no dialect has their names; or of several that do, none or more than one computes the outputs.
         TriglotError: the weights cannot be read in the only possible dialect; see ``porting.read``.
     """
     read_arrays(example)  # a file that cannot be read is no fault of a dialect
     possible = porting.candidates(path, dialect, heads)
     if len(possible) == 1:
-        return possible[0], possible[0].read(config)
-    fitting: list[tuple[Recognised, Checkpoint]] = []
+        return possible[0], possible[0].read(config), ""
+    fitting: list[tuple[Recognised, Checkpoint, str]] = []
     reasons: list[str] = []
     for candidate in possible:
         try:
             checkpoint = candidate.read(config)
-            verify_example(example, checkpoint)
+            words = verify_example(example, checkpoint)
         except TriglotError as error:
             reasons.append(f"in {candidate.dialect.name}, {error}")
         else:
-            fitting.append((candidate, checkpoint))
+            fitting.append((candidate, checkpoint, words))
     if not fitting:
         raise PortingError(
             f"{path} does not compute what {example} says in any dialect that has its names: {'; '.join(reasons)}; "
             "correct the configuration (config=, or --set on the command line) or the example"
         )
     if len(fitting) > 1:
-        names = " and ".join(candidate.dialect.name for candidate, _ in fitting)
+        names = " and ".join(candidate.dialect.name for candidate, _, _ in fitting)
         raise PortingError(f"{path} computes what {example} says in {names}; name the right one with --source-dialect")
     return fitting[0]
 
 
-def _passed(rows: Sequence[Row], description: str) -> str:
+def _passed(rows: Sequence[Row], description: str, rest: str) -> str:
     row = worst(rows)
     if row.verdict == "error":
         raise PortingError(f"cannot run {description}: {row.reason}; correct that, or port without verification")
@@ -121,4 +120,4 @@ def _passed(rows: Sequence[Row], description: str) -> str:
             f"{description} computes something other than the port: {row.name}: {row.reason}; correct the "
             "configuration or the dialect"
         )
-    return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget"
+    return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget{rest}"

@@ -80,13 +80,13 @@ def with_originals(
     descriptions: list[str] = []
     if running is not None:
         rows = running.judge(Reference(checkpoint, running.dtype))
-        missing = not_compared(rows, checkpoint.config)
-        lacking = f"; not compared: {', '.join(missing)}" if missing else ""
-        descriptions.append(f"compared with the original: {running.original.description}{lacking}")
+        rest = not_compared(rows, checkpoint.config)
+        descriptions.append(f"compared with the original: {running.original.description}{rest}")
     if example is not None:
-        subject = Subject("recorded", "eager", example.dtype)
-        rows += judge_original(subject, Reference(checkpoint, example.dtype), example.batch, example.outputs)
-        descriptions.append(f"compared with recorded outputs of the original: {example.path}")
+        recorded = judge_example(example, checkpoint)
+        rows += recorded
+        rest = not_compared(recorded, checkpoint.config, example.ignored)
+        descriptions.append(f"compared with recorded outputs of the original: {example.path}{rest}")
     divergences = {
         row.framework: Divergence(row.name, "inherited", ORIGINAL)
         for row in reversed(rows)
@@ -107,6 +107,12 @@ def wide(dtype: str) -> str:
     Its files may be more precise than 16 bits, and the port is the same in every format.
     """
     return "float32" if dtype in HALVES else dtype
+
+
+def judge_example(example: Example, checkpoint: Checkpoint) -> list[Row]:
+    """Judge recorded outputs by the truth of ``checkpoint``; see ``judge_original``."""
+    subject = Subject("recorded", "eager", example.dtype)
+    return judge_original(subject, Reference(checkpoint, example.dtype), example.batch, example.outputs)
 
 
 def judge_original(subject: Subject, reference: Reference, batch: Batch, results: Results) -> list[Row]:
@@ -140,12 +146,17 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
     return rows
 
 
-def not_compared(rows: Sequence[Row], config: ModelConfig) -> list[str]:
-    """Return the results of the port that the original did not return, in the words of a configuration."""
-    compared = {row.name for row in rows}
-    if not compared & {*methods_of(config).values()}:
-        return []  # it returned nothing that could be compared, which is a row of its own
-    return [method.removeprefix(f"{API}.") for method in methods_of(config).values() if method not in compared]
+def not_compared(rows: Sequence[Row], config: ModelConfig, ignored: Sequence[str] = ()) -> str:
+    """Return the end of a description: which results only one of both has; empty if both have all.
+
+    ``rows`` judge what both have, and the port lacks what was ``ignored``.
+    """
+    compared, methods = {row.name for row in rows}, dict.fromkeys(methods_of(config).values())
+    if not compared & {*methods}:
+        return ""  # nothing could be compared, which is a row of its own
+    names = [method.removeprefix(f"{API}.") for method in methods if method not in compared]
+    names += [f"{name} (not in the port)" for name in ignored]
+    return f"; not compared: {', '.join(names)}" if names else ""
 
 
 def as_tokenized(batch: Batch) -> Batch:

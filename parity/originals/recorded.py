@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from triglot.parity.output_names import API, ATTEND, AVERAGED_WEIGHTS, ENCODE, FORWARD
-from triglot.shared.arrays import Array
-from triglot.shared.choices import DTYPES
+from triglot.shared.arrays import Array, representable
 from triglot.shared.errors import InputError
 from triglot.shared.inputs import Batch, batch_in, read_arrays
 from triglot.shared.model.config import Head, ModelConfig
@@ -14,16 +15,21 @@ from triglot.shared.model.config import Head, ModelConfig
 # The names of outputs in transformers, and ours.
 _ENCODED = ("last_hidden_state", "encode")
 _NAMES = {"pooler_output": "pooler"}
+_VECTORS = ("pooler", "sentence_embedding")  # heads whose results nobody calls logits
 _OUTPUTS = {*_ENCODED, *_NAMES, "logits", "forward", "attend", "weights", *get_args(Head)}
 
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs in the file ``path``, and the outputs of the original, under the names of our public methods."""
+    """Inputs in the file ``path``, and the outputs of the original, under the names of our public methods.
+
+    ``ignored``: the names of outputs that the port does not have.
+    """
 
     path: Path
     batch: Batch
     outputs: dict[str, Array]
+    ignored: tuple[str, ...]
 
     @property
     def dtype(self) -> str:
@@ -36,15 +42,21 @@ def read_example(config: ModelConfig, path: Path) -> Example:
 
     It holds the inputs as ``inputs.read_batch`` takes them, and one output or more: ``last_hidden_state`` or
     ``encode``, ``pooler_output``, ``logits``, the names of heads, ``forward`` of an encoder-decoder, ``attend`` of
-    attention alone. Outputs of heads that the port does not have are ignored.
+    attention alone. Outputs that the port does not have are ignored.
+
+    The outputs are in the number format of the run: float32 or float64. 16 bits would hide a wrong epsilon or
+    activation. Outputs in float64 are taken for those of a float32 run if float32 holds all their numbers exactly; it
+    holds practically none of a float64 run.
 
     Raises:
-        InputError: the file cannot be read, has no output, or does not fit the model.
+        InputError: the file cannot be read, has no output, or does not fit the model; or an output is ambiguous, or
+            not in float32 or float64.
     """
     arrays = read_arrays(path)
     inputs = {name: array for name, array in arrays.items() if name not in _OUTPUTS}
-    methods = {name: method for name in arrays.keys() & _OUTPUTS if (method := _method(name, config))}
-    outputs = {method: arrays[name] for name, method in methods.items()}
+    named = {name: method_of(name, config, path) for name in sorted(arrays.keys() & _OUTPUTS)}
+    methods = {name: method for name, method in named.items() if method}
+    outputs = _in_format_of_run({method: arrays[name] for name, method in methods.items()})
     if not outputs:
         raise InputError(
             f"{path} holds no output of the original; expected last_hidden_state, pooler_output, logits or the names "
@@ -53,24 +65,39 @@ def read_example(config: ModelConfig, path: Path) -> Example:
     if len(outputs) < len(methods):
         raise InputError(f"{path} holds the same output under two of the names {', '.join(methods)}; keep one of them")
     dtypes = {str(output.dtype) for output in outputs.values()}
-    if len(dtypes) > 1 or not dtypes <= {*DTYPES}:
+    if len(dtypes) > 1 or not dtypes <= {"float32", "float64"}:
         raise InputError(
-            f"the outputs in {path} have the dtypes {', '.join(sorted(dtypes))}; expected one of {', '.join(DTYPES)}, "
-            "the same for all"
+            f"the outputs in {path} have the dtypes {', '.join(sorted(dtypes))}; expected float32 or float64, the same "
+            "for all, because 16 bits hide a wrong epsilon or activation; save the float32 outputs of a float32 run"
         )
-    return Example(path, batch_in(config, path, inputs), outputs)
+    ignored = tuple(name for name, method in named.items() if not method)
+    return Example(path, batch_in(config, path, inputs), outputs, ignored)
 
 
-def _method(name: str, config: ModelConfig) -> str:
-    """Return the public method that returns the array called ``name``; empty if it is not an output."""
+def method_of(name: str, config: ModelConfig, path: Path) -> str:
+    """Return the public method that returns the output called ``name`` in ``path``; empty if the port has none.
+
+    Raises:
+        InputError: several heads may be meant.
+    """
+    if config.kind == "attention":
+        return {"attend": ATTEND, "weights": AVERAGED_WEIGHTS}.get(name, "")
     if name in _ENCODED:
         return ENCODE
     if config.kind == "encoder_decoder":
         return FORWARD if name in ("forward", "logits", *config.heads_on_top) else ""
-    if config.kind == "attention":
-        return {"attend": ATTEND, "weights": AVERAGED_WEIGHTS}.get(name, "")
     head = _NAMES.get(name, name)
-    if name == "logits":  # of the only head that is not a pooler
-        others = [head for head in config.heads_on_top if head != "pooler"]
-        head = others[0] if len(others) == 1 else ""
+    if name == "logits":  # of the only head whose results are called so
+        others = [head for head in config.heads_on_top if head not in _VECTORS]
+        if len(others) > 1:
+            raise InputError(f"{path}: logits may be {' or '.join(others)}; name the array after its head")
+        head = others[0] if others else ""
     return f"{API}.heads.{head}" if head in config.heads_on_top else ""
+
+
+def _in_format_of_run(outputs: dict[str, Array]) -> dict[str, Array]:
+    """Return the outputs, in float32 if they are float32 numbers that were saved as float64."""
+    doubles = {method: output for method, output in outputs.items() if output.dtype == np.float64}
+    singles = {method: representable(output, "float32") for method, output in doubles.items()}
+    exact = all(np.array_equal(singles[method], output, equal_nan=True) for method, output in doubles.items())
+    return outputs | singles if exact else outputs

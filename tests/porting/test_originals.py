@@ -14,10 +14,10 @@ from triglot import models
 from triglot.impls.model import Model
 from triglot.parity import originals
 from triglot.parity.judge import Subject
-from triglot.parity.originals import Original, find_original
+from triglot.parity.originals import Original, comparison, find_original
 from triglot.parity.originals.comparison import as_tokenized, judge_original, not_compared
 from triglot.parity.originals.libraries import own_module, paddle_nn, torch_nn, transformers_model
-from triglot.parity.originals.recorded import read_example
+from triglot.parity.originals.recorded import method_of, read_example
 from triglot.parity.revealing import revealing_checkpoints
 from triglot.parity.truth import Reference
 from triglot.shared.checkpoint import Checkpoint
@@ -241,7 +241,35 @@ def test_heads_that_the_original_does_not_return_are_named(make_checkpoint):
     batch, reference = random_batch(config, (5, 3)), Reference(make_checkpoint(config))
     encoded = reference.outputs(batch)["output"].astype(np.float32)
     rows = judge_original(Subject("original", "eager", "float32"), reference, batch, {"api.encode": encoded})
-    assert not_compared(rows, config) == [f"heads.{head}" for head in config.heads_on_top]
+    missing = ", ".join(f"heads.{head}" for head in config.heads_on_top)
+    assert not_compared(rows, config) == f"; not compared: {missing}"
+
+
+def test_a_verified_port_names_the_heads_that_were_not_compared(folder, command, workplace):
+    (workplace / "model").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (workplace / "model" / name).write_bytes((folder / name).read_bytes())
+    fields = json.loads((workplace / "model" / "config.json").read_text())
+    (workplace / "model" / "config.json").write_text(json.dumps({**fields, "architectures": ["RobertaModel"]}))
+    arrays = dict(np.load(folder / "example.npz"))
+    np.savez("headless.npz", **{name: array for name, array in arrays.items() if name != "logits"})
+
+    def findings(*options):
+        assert command("port", "model", "model.npz", *options, "--json", "port.json")[0] == 0
+        return json.loads((workplace / "port.json").read_text())["findings"]
+
+    for options in (("--verify",), ("--example", "headless.npz")):
+        (words,) = findings(*options)
+        assert words.endswith(" of its budget; not compared: heads.masked_lm")
+    report = triglot.check(
+        triglot.load("model.npz"), ["torch"], isolate=False, checks=["masks"], example="headless.npz"
+    )
+    assert report.originals[0].endswith("headless.npz; not compared: heads.masked_lm")
+    for options in (("--verify",), ("--example", "headless.npz")):
+        (words,) = findings(*options, "--heads", "none")
+        assert words.endswith(" of its budget")
+    (words,) = findings("--heads", "none", "--example", folder / "example.npz")
+    assert words.endswith(" of its budget; not compared: logits (not in the port)")
 
 
 def test_parity_reads_an_ambiguous_file_with_an_example(make_checkpoint, command, workplace):
@@ -347,6 +375,22 @@ def test_an_example_settles_what_no_tensor_shows(folder, command, workplace):
     ]
 
 
+def test_an_example_is_in_the_number_format_of_its_run(folder, tmp_path):
+    """Not in that of the file: NumPy makes float64 out of lists of numbers."""
+    path, ported = tmp_path / "example.npz", triglot.port(folder)
+    arrays = dict(np.load(folder / "example.npz"))
+    arrays["last_hidden_state"] = arrays["last_hidden_state"].astype(np.float64)
+    np.savez(path, **arrays)
+    assert read_example(ported.config, path).dtype == "float32"
+    assert triglot.port(folder, example=path).digest == ported.digest
+    del arrays["logits"]
+    arrays["last_hidden_state"] += 1e-9
+    np.savez(path, **arrays)
+    assert read_example(ported.config, path).dtype == "float64"
+    with pytest.raises(PortingError, match="computes something other than the port"):
+        triglot.port(folder, example=path)
+
+
 def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
     """PyTorch and PaddlePaddle have the same names and, in this model, the same shapes."""
     square = replace(ENCODER, layers=1)
@@ -375,6 +419,28 @@ def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
         triglot.port(checkpoint, example=example)
 
 
+def test_an_example_that_settles_the_layout_is_judged_once_in_each(make_checkpoint, command, workplace, monkeypatch):
+    square, judged_in = replace(ENCODER, layers=1), []
+    checkpoint = make_checkpoint(square)
+    triglot.port(checkpoint, "model.safetensors", target_dialect="torch")
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
+    model: Model = triglot.build("numpy", checkpoint, dtype="float32")
+    np.savez("example.npz", token_ids=vectors, encode=model.encode(vectors))
+    (workplace / "config.json").write_text(json.dumps(square.to_dict()))
+    judge = comparison.judge_example
+    monkeypatch.setattr(
+        comparison, "judge_example", lambda example, port: judged_in.append(port.digest) or judge(example, port)
+    )
+    triglot.port("model.safetensors", config=square, example="example.npz")
+    assert len(judged_in) == len({*judged_in}) == 2
+    judged_in.clear()
+    options = ("--config", "config.json", "--example", "example.npz")
+    code, out, _ = command("port", "model.safetensors", "model.npz", *options)
+    assert code == 0
+    assert "verified: example.npz: api.encode uses" in out
+    assert len(judged_in) == len({*judged_in}) == 2
+
+
 def test_an_example_that_fits_two_layouts_is_refused(tmp_path):
     """With symmetric matrices, it does not matter."""
     square = replace(ENCODER, layers=1)
@@ -399,8 +465,9 @@ ENCODED = np.zeros((1, 2, 4), np.float32)
     [
         ({"input_ids": IDS}, "holds no output of the original; expected last_hidden_state"),
         ({"input_ids": IDS, "encode": ENCODED, "last_hidden_state": ENCODED}, "holds the same output under two of"),
-        ({"input_ids": IDS, "encode": ENCODED.astype(np.int64)}, "have the dtypes int64; expected one of float32"),
-        ({"input_ids": IDS, "encode": ENCODED, "pooler": ENCODED.astype(float)}, "have the dtypes float32, float64"),
+        ({"input_ids": IDS, "encode": ENCODED.astype(np.int64)}, "have the dtypes int64; expected float32"),
+        ({"input_ids": IDS, "encode": ENCODED.astype(np.float16)}, "float16; .* save the float32 outputs of a float32"),
+        ({"input_ids": IDS, "encode": ENCODED, "pooler": ENCODED.astype(float) + 0.1}, "dtypes float32, float64"),
         ({"encode": ENCODED}, "lacks token_ids"),
         ({"input_ids": IDS, "encode": ENCODED, "other": IDS}, "holds other; expected token_ids"),
     ],
@@ -409,6 +476,19 @@ def test_bad_examples_are_refused(arrays, message, tmp_path):
     np.savez(tmp_path / "example.npz", **arrays)
     with pytest.raises(InputError, match=message):
         read_example(recipe("bert-base-tiny"), tmp_path / "example.npz")
+
+
+def test_outputs_of_several_heads_are_named_after_their_head(make_checkpoint, tmp_path):
+    config = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm", "next_sentence"))
+    path = tmp_path / "example.npz"
+    np.savez(path, input_ids=IDS, encode=ENCODED, logits=ENCODED)
+    with pytest.raises(InputError, match="logits may be masked_lm or next_sentence; name the array after its head"):
+        triglot.port(make_checkpoint(config), example=path)
+    with pytest.raises(InputError, match=r"model\.onnx: logits may be masked_lm or next_sentence"):
+        method_of("logits", config, tmp_path / "model.onnx")
+    assert method_of("next_sentence", config, path) == "api.heads.next_sentence"
+    embedded = replace(config, heads_on_top=("pooler", "masked_lm", "sentence_embedding"), sentence_pooling="mean")
+    assert method_of("logits", embedded, path) == "api.heads.masked_lm"
 
 
 def test_an_example_of_a_pair_or_of_attention(make_checkpoint, tmp_path):

@@ -79,6 +79,15 @@ def test_a_missing_file_is_refused():
         models.resolve("missing.npz")
 
 
+def test_a_path_is_never_a_recipe(make_checkpoint, workplace):
+    with pytest.raises(ModelNotFoundError, match=r"^bert-base-tiny does not exist"):
+        models.resolve(Path("bert-base-tiny"))
+    shallow = make_checkpoint(replace(recipe("bert-base-tiny"), layers=1))
+    port(shallow, "bert-base-tiny", target_dialect="huggingface")
+    assert port("bert-base-tiny").config == recipe("bert-base-tiny")
+    assert port(Path("bert-base-tiny")).config == shallow.config
+
+
 @pytest.mark.parametrize("name", ["minilm", "bert-base-tiny"])
 def test_a_recipe_with_a_dialect_is_refused(name):
     with pytest.raises(PortingError, match=f"^{name} is a recipe, and recipes have no dialect; omit the dialect"):

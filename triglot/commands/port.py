@@ -96,7 +96,7 @@ def port(
     verified: list[str] = []
     not_verified: list[str] = []
     if example is not None:
-        verified.append(verification.verify_example(example, resolved.checkpoint))
+        verified.append(resolved.verified or verification.verify_example(example, resolved.checkpoint))
     if verify:
         _verify_source(resolved, verified, not_verified)
     checkpoint, losses = resolved.checkpoint, None

@@ -6,10 +6,12 @@ import numpy as np
 import onnxruntime
 
 from triglot.parity.originals import Original
+from triglot.parity.originals.recorded import method_of
 from triglot.parity.output_names import ENCODE
 from triglot.shared.arrays import Array
 from triglot.shared.errors import InputError
 from triglot.shared.inputs import Batch
+from triglot.shared.model.schema import OUTPUT
 
 _INPUTS = {
     "input_ids": "source",
@@ -32,7 +34,7 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     """Return the results of the model for each batch; see ``originals``. The file decides the dtype.
 
     Raises:
-        InputError: the file has other inputs than an encoder, or no output that Triglot knows.
+        InputError: the file has other inputs than an encoder, or no output that Triglot knows, or an ambiguous one.
     """
     if original.config.kind != "encoder":
         raise InputError(
@@ -51,14 +53,8 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
 
 
 def _method(output: str, original: Original) -> str:
-    """Return the public method that returns an output; empty if none does."""
-    if output in ("last_hidden_state", "output", ENCODE):
-        return ENCODE
-    head = {"pooler_output": "pooler"}.get(output, output)
-    if output == "logits":
-        others = [head for head in original.config.heads_on_top if head != "pooler"]
-        head = others[0] if len(others) == 1 else ""
-    return f"api.heads.{head}" if head in original.config.heads_on_top else ""
+    """Return the public method that returns an output; empty if none does. Triglot's own exports have ``OUTPUT``."""
+    return ENCODE if output == OUTPUT else method_of(output, original.config, original.path)
 
 
 def _run(session: onnxruntime.InferenceSession, names: dict[str, str], batch: Batch) -> dict[str, Array]:
