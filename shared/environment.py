@@ -20,7 +20,7 @@ _SWITCH = re.compile(
 
 PACKAGES = (
     *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
-    *("transformers", "onnxruntime"),  # peers in the benchmark
+    *("transformers", "sentence-transformers", "onnxruntime"),  # they run originals and peers
 )
 
 

@@ -150,6 +150,7 @@ def test_port_round_trip_through_bare_weights(checkpoint_file, tmp_path):
     result = run("port", checkpoint_file, folder, "--target-dialect", "huggingface")
     assert (result.returncode, result.stderr) == (0, "")
     unproven = "checked for completeness, not against the original (--verify, or --example)"
+    unproven += " the tokenizer is not part of a checkpoint; copy its files into the folder"
     shown = f"read as neutral, because it has manifest.json {unproven} {folder}: 39 tensors, digest {digest}"
     assert result.stdout.replace("\n", " ").split() == shown.split()
     weights = folder / "model.safetensors"

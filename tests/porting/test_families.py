@@ -365,6 +365,17 @@ def test_a_pooler_beside_the_classifier_of_a_roberta_is_left_out(save):
     )
 
 
+def test_the_tokenizer_is_copied_from_folder_to_folder(save, tmp_path, command):
+    _, folder = save("BertModel", {})
+    (folder / "tokenizer.json").write_text("the words")
+    code, out, _ = command("port", folder, tmp_path / "new", "--target-dialect", "huggingface")
+    assert (code, (tmp_path / "new" / "tokenizer.json").read_text()) == (0, "the words")
+    assert "the tokenizer is not part" not in out
+    (folder / "tokenizer.json").unlink()
+    _, out, _ = command("port", folder, tmp_path / "other", "--target-dialect", "huggingface")
+    assert "the tokenizer is not part of a checkpoint; copy its files into the folder" in out
+
+
 def test_the_pooler_of_a_classifier_is_not_kept_alone(save):
     _, folder = save("RobertaForSequenceClassification", {})
     with pytest.raises(PortingError, match="is a part of its sequence_classifier; keep both or neither"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -336,6 +337,15 @@ def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
     triglot.port(make_checkpoint("multihead-tiny"), path, target_dialect="article-multihead")
     with pytest.raises(InputError, match=r"no library runs the dialect article-multihead; record .*--example"):
         triglot.check(make_checkpoint("multihead-tiny"), against=path)
+
+
+def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, workplace):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch")
+    options = ("--config", "config.json", "--dtype", "bfloat16", "--verify")
+    (workplace / "config.json").write_text(json.dumps(ENCODER.to_dict()))
+    code, out, _ = command("port", "model.pt", "model.npz", *options)
+    assert code == 0
+    assert re.search(r"verified: model\.pt in module of torch.* budget.* \(before --dtype\)", " ".join(out.split()))
 
 
 def test_verify_runs_source_and_target(make_checkpoint, command, workplace):

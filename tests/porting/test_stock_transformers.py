@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -390,3 +391,13 @@ def test_parts_of_several_dtypes_are_not_packed(tmp_path):
     assert not list(tmp_path.iterdir())
     triglot.port(checkpoint, tmp_path / "out.pdparams", target_dialect="paddle-transformer")
     assert triglot.port(tmp_path / "out.pdparams", config=answers(config)).digest == checkpoint.digest
+
+
+def test_the_fixed_epsilon_of_a_paddle_transformer_is_named(command, tmp_path):
+    config = config_of("encoder_decoder")
+    for eps, warned in ((1e-5, False), (1e-3, True)):
+        triglot.save(triglot.initialize(replace(config, norm_eps=eps)), tmp_path / "model.npz")
+        _, out, _ = command(
+            "port", tmp_path / "model.npz", tmp_path / "x.pdparams", "--target-dialect", "paddle-transformer"
+        )
+        assert ("the module has an epsilon of 1e-05 and computes something else" in out) == warned

@@ -39,6 +39,7 @@ DialectOption = Annotated[
     Dialect | None,
     typer.Option(help="Dialect of MODEL. Default: the names of its tensors decide.", show_default=False),
 ]
+HeadsOption = Annotated[str, typer.Option(metavar="keep|none|HEAD,HEAD", help="Which heads of an encoder to keep.")]
 JsonOption = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it instead of tables."),
@@ -59,6 +60,13 @@ def configuration(base: str | None, fields: Sequence[str] | None) -> dict[str, A
     if base is not None:
         base_fields = recipe(base).to_dict() if base in recipes() else _read_fields(Path(base))
     return base_fields | {name: _value(text) for name, text in name_value_pairs("--set", fields).items()}
+
+
+def heads_to_keep(heads: str) -> list[str] | None:
+    """Return the names of the heads to keep; None keeps all."""
+    if heads == "keep":
+        return None
+    return [] if heads == "none" else [head.strip() for head in heads.split(",")]
 
 
 def name_value_pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:

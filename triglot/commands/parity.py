@@ -19,6 +19,7 @@ from triglot.commands.options import (
     DialectOption,
     Dtype,
     Framework,
+    HeadsOption,
     JsonOption,
     Mode,
     ModelArgument,
@@ -26,6 +27,7 @@ from triglot.commands.options import (
     SeedOption,
     SetOption,
     configuration,
+    heads_to_keep,
     name_value_pairs,
 )
 from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
@@ -52,6 +54,7 @@ def parity(
         Path | None, typer.Option(metavar="FILE", help="Compare with recorded inputs and outputs (.npz).")
     ] = None,
     source_dialect: DialectOption = None,
+    heads: HeadsOption = "keep",
     config: ConfigOption = None,
     fields: SetOption = None,
     python: Annotated[
@@ -82,7 +85,7 @@ def parity(
         check_not_input(html, model, inputs, config, example, against)
         page.check_page(html)
     dialect = source_dialect.value if source_dialect else None
-    source = models.resolve(model, seed, configuration(config, fields), dialect, example=example)
+    source = models.resolve(model, seed, configuration(config, fields), dialect, heads_to_keep(heads), example)
     if inputs is None:
         batches, description = source.batches(BATCHES, BATCH_SIZE, seed)
     else:

@@ -11,11 +11,13 @@ from triglot.commands.options import (
     Dialect,
     DialectOption,
     Dtype,
+    HeadsOption,
     JsonOption,
     ModelArgument,
     QuietOption,
     SetOption,
     configuration,
+    heads_to_keep,
 )
 from triglot.commands.output import (
     check_apart,
@@ -42,9 +44,7 @@ def port(
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
     config: ConfigOption = None,
     fields: SetOption = None,
-    heads: Annotated[
-        str, typer.Option(metavar="keep|none|HEAD,HEAD", help="Which heads of an encoder to keep.")
-    ] = "keep",
+    heads: HeadsOption = "keep",
     dtype: Annotated[Dtype | None, typer.Option(help="Convert all tensors.", show_default=False)] = None,
     allow_lossy: Annotated[
         bool, typer.Option("--allow-lossy", help="Replace numbers that are too large for --dtype by its largest.")
@@ -90,7 +90,7 @@ def port(
         source,
         config=configuration(config, fields),
         dialect=source_dialect,
-        heads=_heads_to_keep(heads),
+        heads=heads_to_keep(heads),
         example=example,
     )
     verified: list[str] = []
@@ -101,6 +101,7 @@ def port(
         _verify_source(resolved, verified, not_verified)
     checkpoint, losses = resolved.checkpoint, None
     if dtype is not None:
+        verified = [f"{words} (before --dtype)" for words in verified]
         checkpoint, losses = porting.convert(checkpoint, dtype, allow_lossy=allow_lossy)
     if verify:
         _verify_target(checkpoint, target, target_dialect, bytes_per_shard, verified, not_verified)
@@ -158,10 +159,3 @@ def _verify_target(
         verified.append(verification.verify_target(checkpoint, target, dialect, shard_size))
     except InputError as error:
         not_verified.append(f"not verified in the target's library: {error}")
-
-
-def _heads_to_keep(heads: str) -> list[str] | None:
-    """Return the names of the heads to keep; None keeps all."""
-    if heads == "keep":
-        return None
-    return [] if heads == "none" else [head.strip() for head in heads.split(",")]

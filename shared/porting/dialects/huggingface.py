@@ -43,6 +43,7 @@ from .huggingface_families import FAMILIES, Family, family_for, is_of_body
 from .library import Library
 from .sizes import from_shapes
 from .table import NativeTensors, Place, check_layers
+from .tokenizer_files import remark, tokenizer_files, write_tokenizer
 
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 # What a task model does with its scores, and the dropouts of its head.
@@ -92,7 +93,8 @@ def read(library: Library, source: Source, config: ConfigOverride = None) -> Che
         raise PortingError(f"cannot port {source.path}: {problem}") from error
     source_names = alias_names | {name: names_in_file[native] for name, native in table.names(final).items()}
     canonical, transforms = table.to_canonical(final, tensors), table.transforms(final)
-    return Checkpoint(final, canonical, source_names, left_out=left_out, transforms=transforms)
+    tokenizer = {} if is_bare else tokenizer_files(source.path, source.path)
+    return Checkpoint(final, canonical, source_names, left_out=left_out, transforms=transforms, tokenizer=tokenizer)
 
 
 def _of_folder(
@@ -148,6 +150,7 @@ def write(library: Library, checkpoint: Checkpoint, target: Path, shard_size: in
     """
     with files.writing_folder(target) as folder:
         write_files(library, checkpoint, folder, shard_size)
+        write_tokenizer(checkpoint, folder)
 
 
 def write_files(library: Library, checkpoint: Checkpoint, folder: Path, shard_size: int | None = None) -> None:
@@ -319,6 +322,7 @@ def dialect_of(library: Library, expected: str) -> Dialect:
         partial(write, library),
         check_target=files.check_folder,
         layout=partial(layout, library),
+        remark=remark,
         write_shards=partial(write, library) if library.weights_file == shards.WEIGHTS_FILE else None,
     )
 

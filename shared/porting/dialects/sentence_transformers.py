@@ -6,7 +6,6 @@ layers, and a normalisation. ``sentence_transformers_config.py`` translates thei
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ from .sentence_transformers_config import (
     read_pooling,
     read_text_settings,
     text_to_json,
-    tokenizer_files,
 )
 from .table import TRANSPOSED, UNCHANGED, Place
+from .tokenizer_files import remark, tokenizer_files, write_tokenizer
 
 _HEAD: Head = "sentence_embedding"
 _WEIGHT, _BIAS = "linear.weight", "linear.bias"
@@ -123,8 +122,7 @@ def write(checkpoint: Checkpoint, target: Path) -> None:
         _write_json(folder / MODULES_FILE, modules)
         _write_json(folder / SETTINGS_FILE, settings)
         _write_json(folder / LENGTH_FILE, length)
-        for name, path in checkpoint.tokenizer.items():
-            shutil.copyfile(path, folder / name)
+        write_tokenizer(checkpoint, folder)
         paths = [folder / module["path"] for module in modules[1:]]
         for path in paths:
             path.mkdir()
@@ -165,11 +163,6 @@ def _encoder(checkpoint: Checkpoint) -> Checkpoint:
         missing = "text settings" if _HEAD in heads else f"head {_HEAD}"
         raise inexpressible(NAME, [f"a model without the {missing}"])
     return with_heads(checkpoint, [head for head in heads if head != _HEAD])
-
-
-def remark(checkpoint: Checkpoint) -> str:
-    """Return what the written folder lacks: the tokenizer, unless the checkpoint was just read from a folder."""
-    return "" if checkpoint.tokenizer else "the tokenizer is not part of a checkpoint; copy its files into the folder"
 
 
 def _dense_tensors(folder: Path, size_read: int, size: int, *, bias: bool) -> Mapping[str, Array]:

@@ -18,6 +18,7 @@ from triglot.shared.porting.json_file import read_list, read_object, stays_insid
 from triglot.shared.porting.source import CONFIG_FILE, MODULES_FILE
 
 from .dialect import inexpressible
+from .tokenizer_files import is_link_out_of
 
 NAME = "sentence-transformers"
 SETTINGS_FILE = "config_sentence_transformers.json"
@@ -25,11 +26,6 @@ LENGTH_FILE = "sentence_bert_config.json"
 # The same file in older folders.
 _LENGTH_FILES = (LENGTH_FILE, *(f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "xlm-roberta")))
 _TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-# The files of the tokenizers of BERT, RoBERTa, XLM-R, DistilBERT and ELECTRA.
-TOKENIZER_FILES = (
-    *("tokenizer.json", _TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "unigram.json"),
-)
 
 _SUPPORTED = "Transformer, Pooling, any number of Dense, and at most one Normalize, in this order"
 # The library has moved its modules: models.Pooling, or base.modules.normalize.Normalize.
@@ -82,7 +78,7 @@ def read_modules(folder: Path) -> Modules:
         match = _CLASS.fullmatch(class_name) if isinstance(class_name, str) else None
         if match is None:
             raise _refused(MODULES_FILE, f"the type of module {number}", class_name, _SUPPORTED)
-        if not isinstance(path, str) or not stays_inside(path) or _is_link_out_of(folder, folder / path):
+        if not isinstance(path, str) or not stays_inside(path) or is_link_out_of(folder, folder / path):
             raise _refused(MODULES_FILE, f"the path of module {number}", path, "a folder inside the model's")
         _only(MODULES_FILE, fields, {"kwargs": ([], {}, None)})
         kinds.append(match[3])
@@ -93,34 +89,6 @@ def read_modules(folder: Path) -> Modules:
     return Modules(
         paths[0], paths[1], tuple(paths[2:-1] if has_normalize else paths[2:]), paths[-1] if has_normalize else None
     )
-
-
-def tokenizer_files(folder: Path, encoder: Path) -> dict[str, Path]:
-    """Return the files of the tokenizer beside the encoder of a model folder. They are copied, whatever they hold.
-
-    So a link may lead to a file in the folder or in a cache of Hugging Face, but to no other file of the machine.
-
-    Raises:
-        PortingError: a file is such a link, or is not a regular file.
-    """
-    paths = {name: path for name in TOKENIZER_FILES if os.path.lexists(path := encoder / name)}
-    for path in paths.values():
-        if not path.is_file() or (_is_link_out_of(folder, path) and not _is_in_cache(path.resolve())):
-            raise PortingError(
-                f"{path} leads to {os.path.realpath(path)}; expected a file in {folder} or in a cache of Hugging Face; "
-                "replace the link by the file"
-            )
-    return paths
-
-
-def _is_link_out_of(folder: Path, path: Path) -> bool:
-    """Return whether an existing path in a folder leads out of it if all links are followed."""
-    return os.path.exists(path) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-
-
-def _is_in_cache(path: Path) -> bool:
-    """Return whether a file is in a cache of Hugging Face, to whose ``blobs`` the links in ``snapshots`` lead."""
-    return path.parent.name == "blobs" and (path.parents[1] / "snapshots").is_dir()
 
 
 def read_pooling(folder: Path, size: int) -> SentencePooling:

@@ -28,6 +28,7 @@ _FREE = {
     *("pre_process", "post_process", "final_process", "activation", "norm_eps"),
     *("projection_bias", "output_bias", "feed_forward_bias", "norm_bias", "final_norm_bias"),
 }
+_PADDLE_EPS = 1e-5  # of paddle.nn.Transformer, which does not let the user choose
 _LONGEST = 512  # a configuration needs a limit, and the modules have none
 
 # PyTorch packs query, key and value.
@@ -74,11 +75,13 @@ class Biases(NamedTuple):
 class StockModule(StateDict):
     """The state dict of one stock module. ``norm_first`` is asked for in place of the processes.
 
-    ``allows`` says which biases the library can leave out, and ``allowed`` says it in words.
+    ``allows`` says which biases the library can leave out, and ``allowed`` says it in words. ``fixed_eps`` is the
+    epsilon of the norms, if the module takes no other.
     """
 
     allows: Callable[[Biases], bool] = lambda biases: True
     allowed: str = ""
+    fixed_eps: float | None = None
 
     def configure(self, tensors: Mapping[str, Array], override: ConfigOverride) -> ModelConfig:
         """See ``StateDict.configure``."""
@@ -158,6 +161,7 @@ class StockTransformer:
             read=self.read,
             write=self.write,
             layout=self.layout,
+            remark=self.remark,
         )
 
     def sign(self, source: Source) -> str:
@@ -176,6 +180,16 @@ class StockTransformer:
     def layout(self, checkpoint: Checkpoint, target: Path) -> Layout:
         """See ``Dialect.layout``."""
         return self._module(checkpoint).layout(checkpoint, target)
+
+    def remark(self, checkpoint: Checkpoint) -> str:
+        """See ``Dialect.remark``."""
+        fixed = self._module(checkpoint).fixed_eps
+        if fixed is None or checkpoint.config.norm_eps == fixed:
+            return ""
+        return (
+            f"the module has an epsilon of {fixed} and computes something else; give it layers of your own "
+            f"(custom_encoder, custom_decoder) with layer_norm_eps={checkpoint.config.norm_eps}"
+        )
 
     def _module(self, checkpoint: Checkpoint) -> StockModule:
         return self.pair if checkpoint.config.kind == "encoder_decoder" else self.encoder
@@ -211,6 +225,7 @@ def _transformer(
             FREE_FIELDS | _FREE,
             allows=allows,
             allowed=allowed,
+            fixed_eps=_PADDLE_EPS if (library, name) == ("paddle", "Transformer") else None,
         )
 
     encoder = module("TransformerEncoder", "encoder", _stack("encoder", layer, ""), "")
