@@ -89,6 +89,6 @@ def inexpressible(dialect: str, losses: list[str]) -> PortingError:
     heads = any(loss.startswith("heads_on_top") for loss in losses)
     leave_out = "leave heads out (heads=, or --heads on the command line), " if heads else ""
     return PortingError(
-        f"the dialect {dialect} cannot express {', '.join(losses)}; {leave_out}write another dialect, or override these "
-        "fields if the model computes the same without them (config=, or --set on the command line)"
+        f"the dialect {dialect} cannot express {', '.join(losses)}; {leave_out}write another dialect, or override "
+        "these fields if the model computes the same without them (config=, or --set on the command line)"
     )
