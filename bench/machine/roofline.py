@@ -137,8 +137,8 @@ def _shortest_call(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float
     return min(seconds)
 
 
-# A matrix product, a memory copy, and what waits for their result.
-_Calls = tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], Any]]
+# Ways to compute a matrix product, a memory copy, and what waits for their result.
+_Calls = tuple[Sequence[Callable[[], Any]], Callable[[], Any], Callable[[Any], Any]]
 
 
 def _no_wait() -> None:
@@ -151,7 +151,13 @@ def _torch_calls(dtype: str, device: str) -> _Calls:
     source = torch.ones(COPIED[device], device=device)
     target = torch.empty_like(source)
     wait = torch.cuda.synchronize if device == "cuda" else _no_wait
-    return (lambda: a @ b), (lambda: target.copy_(source)), lambda _: wait()
+    products: list[Callable[[], Any]] = [lambda: a @ b]
+    if device == "cpu" and dtype in ("float32", "bfloat16"):
+        # MKL, which computes a @ b, is slow on processors that Intel did not make. oneDNN, with the matrix laid out for
+        # its kernels, was 2.6 times as fast on an AMD EPYC of 2024.
+        matrix = torch.ops.mkldnn._reorder_linear_weight(b, None)
+        products.append(lambda: torch.ops.mkldnn._linear_pointwise(a, matrix, None, "none", [], ""))
+    return products, (lambda: target.copy_(source)), lambda _: wait()
 
 
 def _paddle_calls(dtype: str, device: str) -> _Calls:
@@ -160,7 +166,7 @@ def _paddle_calls(dtype: str, device: str) -> _Calls:
     a, b = (paddle.randn([SIZES[device], SIZES[device]]).astype(dtype) for _ in range(2))
     source = paddle.ones([COPIED[device]])
     wait = paddle.device.synchronize if device == "cuda" else _no_wait
-    return (lambda: paddle.matmul(a, b)), (lambda: paddle.assign(source)), lambda _: wait()
+    return [lambda: paddle.matmul(a, b)], (lambda: paddle.assign(source)), lambda _: wait()
 
 
 def _jax_calls(dtype: str, device: str) -> _Calls:
@@ -172,7 +178,7 @@ def _jax_calls(dtype: str, device: str) -> _Calls:
     a, b = (jax.device_put(jax.random.normal(jax.random.key(i), shape).astype(dtype), target) for i in range(2))
     source = jax.device_put(jnp.ones(COPIED[device], jnp.float32), target)
     product, copy = jax.jit(partial(jnp.matmul, precision="highest")), jax.jit(jnp.negative)
-    return (lambda: product(a, b)), (lambda: copy(source)), jax.block_until_ready
+    return [lambda: product(a, b)], (lambda: copy(source)), jax.block_until_ready
 
 
 _CALLS: dict[str, Callable[[str, str], _Calls]] = {"torch": _torch_calls, "paddle": _paddle_calls, "jax": _jax_calls}
@@ -189,10 +195,10 @@ def main() -> None:
         return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, json.loads(processors))
-    product, copy, wait = _CALLS[framework](dtype, device)
+    products, copy, wait = _CALLS[framework](dtype, device)
     operations, copied_bytes = 2 * SIZES[device] ** 3, 2 * 4 * COPIED[device]  # a copy reads and writes float32
     speeds = {
-        "gflops": operations / _shortest_call(product, wait) / 1e9,
+        "gflops": operations / min(_shortest_call(product, wait) for product in products) / 1e9,
         "copy_gb_per_s": copied_bytes / _shortest_call(copy, wait) / 1e9,
     }
     print(json.dumps(speeds))  # noqa: T201

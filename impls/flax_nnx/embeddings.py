@@ -57,7 +57,7 @@ class Embeddings(nnx.Module):
         position_ids = jnp.arange(length) + first_position
         if self.config.positions_skip_padding:
             assert valid is not None  # only a target has none, and a model with a target skips no padding
-            position_ids = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+            position_ids = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0) + first_position
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5

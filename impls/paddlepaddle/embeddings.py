@@ -58,7 +58,7 @@ class Embeddings(nn.Layer):
         position_ids = paddle.arange(length) + first_position
         if self.config.positions_skip_padding:
             assert valid is not None  # only a target has none, and a model with a target skips no padding
-            position_ids = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
+            position_ids = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0) + first_position
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * exact(self.config.hidden_size**0.5, x.dtype)

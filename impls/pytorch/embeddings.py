@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
         position_ids = torch.arange(length, device=token_ids.device) + first_position
         if self.config.positions_skip_padding:
             assert valid is not None  # only a target has none, and a model with a target skips no padding
-            position_ids = (valid.cumsum(dim=1) - 1).clamp(min=0)
+            position_ids = (valid.cumsum(dim=1) - 1).clamp(min=0) + first_position
         x = self.token(token_ids)
         if self.config.embedding_scale:
             x = x * self.config.hidden_size**0.5

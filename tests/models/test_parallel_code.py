@@ -68,8 +68,12 @@ OWN_HELPERS = {
 OWN_WORDS = {("numpy_reference", "training.py"): ("", "gradients")}  # a forward pass for every single weight
 
 
+# What only serves speed, in the frameworks that need it.
+FOR_SPEED = {"packed.py"}
+
+
 def files(package):
-    return sorted(path.name for path in (ROOT / package).glob("*.py"))
+    return sorted(path.name for path in (ROOT / package).glob("*.py") if path.name not in FOR_SPEED)
 
 
 @pytest.mark.parametrize("package", impls.PACKAGES.values())

@@ -1,0 +1,186 @@
+"""The encoder for deployment on a CPU: padding costs nothing, and weights are laid out as oneDNN's kernels want them.
+
+It is the module of ``transformer.py`` with other linear layers and another attention. Everything else treats every
+token alike, so it runs as it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says
+which tokens are where.
+
+Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
+group; H heads, K key size.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from triglot.shared.inputs.packing import Group, pack
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe
+
+from .attention import MultiHeadAttention
+from .feed_forward import FeedForward
+from .heads import MaskedLM
+from .transformer import Transformer
+
+DTYPES = (torch.float32, torch.bfloat16)  # for which oneDNN has kernels
+
+# Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
+FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def can_pack(config: ModelConfig, device: str, dtype: torch.dtype) -> bool:
+    """Return whether a model can run on packed tokens: an encoder in which padding contributes nothing."""
+    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
+
+
+class Packed:
+    """A transformer on packed tokens. Its linear layers have copies of the weights."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.config = transformer.config
+        layers = [self.packed(layer) for layer in transformer.encoder.layers]
+        self.embeddings = transformer.embeddings if self.config.source_vocabulary else None
+        self.encoder = swapped(transformer.encoder, layers=nn.ModuleList(layers))
+        self.heads = transformer.heads
+        if "masked_lm" in self.config.heads_on_top:
+            table = transformer.embeddings.token.weight if self.config.tied_embeddings else None
+            self.heads = swapped(self.heads, masked_lm=PackedMaskedLM(self.heads.masked_lm, table, self.config))
+
+    def packed(self, layer: Any) -> nn.Module:
+        """Return a layer of the encoder that reads packed tokens and, as its mask, their groups."""
+        feed_forward = PackedFeedForward(layer.feed_forward, self.config)
+        return swapped(layer, attention=PackedAttention(layer.attention), feed_forward=feed_forward)
+
+    def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
+        valid = inputs["valid"]
+        packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
+        tokens, positions = torch.from_numpy(packing.tokens), torch.from_numpy(packing.positions)
+        packed = {name: array.flatten(0, 1)[tokens] for name, array in inputs.items()}
+        x = packed["source"]
+        if self.embeddings is not None:  # each token is a row of its own, which begins at its position
+            ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
+            x = self.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
+        x = self.encoder(x, [PlacedGroup(group) for group in packing.groups])
+        return unpacked(x, tokens, valid.shape)
+
+    def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output of the encoder, and the outputs of the heads by name."""
+        x = self.encode(inputs)
+        return x, self.heads(x, inputs["valid"], None)
+
+
+class PlacedGroup:
+    """A group of rows as tensors: from ``start`` to ``stop`` among the packed tokens; see ``packing.Group``."""
+
+    def __init__(self, group: Group) -> None:
+        self.tokens = slice(group.start, group.stop)
+        self.shape = group.rows, group.length
+        self.allowed = None if group.valid is None else torch.from_numpy(group.valid)[:, None, None, :]
+        self.places = None if group.places is None else torch.from_numpy(group.places)
+        self.real = None if group.valid is None else torch.from_numpy(group.valid.ravel().nonzero()[0])
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Return the rows of the group, (G, L, ...). x: (N, ...)."""
+        own = x[self.tokens]
+        return (own if self.places is None else own[self.places]).unflatten(0, self.shape)
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """Return the real tokens. x: (G, L, ...)."""
+        flat = x.flatten(0, 1)
+        return flat if self.real is None else flat[self.real]
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weight is a copy in the blocks that oneDNN's kernels read, for any number of tokens."""
+
+    def __init__(self, *layers: nn.Linear, activation: str = "none") -> None:
+        """``layers`` have the same input, and their outputs follow each other. Then comes an ``activation``."""
+        super().__init__()
+        self.activation = FUSED[activation]
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (N, out). x: (N, in)."""
+        name, algorithm = self.activation
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], algorithm)
+
+
+class PackedFeedForward(nn.Module):
+    """The feed-forward network, with the activation fused into its first layer."""
+
+    def __init__(self, feed_forward: FeedForward, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = PackedLinear(feed_forward.inner, activation=config.activation)
+        self.output = PackedLinear(feed_forward.output)
+
+    def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
+        """Return the output, (N, D). x: (N, D)."""
+        return self.output(self.inner(x))
+
+
+class PackedAttention(nn.Module):
+    """Self-attention in groups of rows, by a fused kernel that never stores the weights."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.config = attention.config
+        self.projections = PackedLinear(attention.query, attention.key, attention.value)
+        self.output = PackedLinear(attention.output)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, groups: Sequence[PlacedGroup], probe: Probe | None = None
+    ) -> tuple[Tensor, None]:
+        """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D)."""
+        config = self.config
+        sizes = [config.key_size, config.key_size, config.value_size]
+        projected = self.projections(query)
+        context = projected.new_empty(len(query), config.heads * config.value_size)
+        for group in groups:
+            parts = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
+            q, k, v = (part.unflatten(-1, (config.heads, -1)).transpose(1, 2) for part in parts)
+            mixed = functional.scaled_dot_product_attention(q, k, v, group.allowed)
+            context[group.tokens] = group.unpad(mixed.transpose(1, 2)).flatten(1)
+        output = self.output(context)
+        return functional.relu(output) if config.attention_output_activation == "relu" else output, None
+
+
+class PackedMaskedLM(nn.Module):
+    """The scores over the vocabulary, computed for the real tokens only."""
+
+    def __init__(self, head: MaskedLM, token_table: Tensor | None, config: ModelConfig) -> None:
+        super().__init__()
+        self.transform = PackedLinear(head.transform, activation=config.activation)
+        self.norm = head.norm
+        table = head.decoder.weight if token_table is None else token_table
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(table.detach().contiguous(), None)
+        self.bias = head.bias
+
+    def forward(self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None) -> Tensor:
+        """Return the scores, (B, S, V), zero at padding tokens. x: (B, S, D). valid: bool (B, S)."""
+        tokens = valid.flatten().nonzero()[:, 0]
+        real = self.norm(self.transform(x.flatten(0, 1)[tokens]))
+        scores = torch.ops.mkldnn._linear_pointwise(real, self.weight, self.bias, "none", [], "")
+        return unpacked(scores, tokens, valid.shape)
+
+
+def swapped(module: AnyModule, **modules: nn.Module) -> AnyModule:
+    """Return the same module with other children of these names. Everything else is shared with the original."""
+    other = copy.copy(module)
+    other._modules = {**module._modules, **modules}
+    return other
+
+
+def unpacked(x: Tensor, tokens: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
+    padded = x.new_zeros(shape[0] * shape[1], *x.shape[1:])
+    padded[tokens] = x
+    return padded.unflatten(0, tuple(shape))

@@ -1,0 +1,83 @@
+"""Packing: the real tokens of a padded batch, one after the other, so that padding costs nothing.
+
+Linear layers, norms and embeddings treat every token alike, so they run on the packed tokens, (N, ...). Attention needs
+rows, so it runs on groups of rows of similar length, each padded to its longest row.
+
+Shapes: B batch, S length, N real tokens in the batch; in a group, G rows of at most L tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from triglot.shared.arrays import Array, Bools
+
+# A group has at least so many rows, if the batch does, and takes in all rows of equal length. With fewer, attention is
+# called too often; with more, short rows are padded too far.
+LEAST_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of similar length, which are packed one after the other: from ``start`` to ``stop``.
+
+    ``valid``: bool (G, L), True for real tokens; None if all are, so that the group needs no padding. ``places``: for
+    each of the G * L tokens, its place in the group. Padding gets the place of the first token of its own row, so that
+    a row never sees the numbers of another one.
+    """
+
+    start: int
+    stop: int
+    rows: int
+    length: int
+    valid: Bools | None
+    places: Array | None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the N real tokens of a batch are: their ``tokens``, indices into B * S, and ``positions``, in the row.
+
+    The rows are ordered by length, longest first, and ``groups`` divides them.
+    """
+
+    rows: int
+    length: int
+    tokens: Array
+    positions: Array
+    groups: tuple[Group, ...]
+
+
+def pack(valid: Bools, *, skip_padding: bool) -> Packing:
+    """Return the packing of a batch. ``valid``: bool (B, S), True for real tokens.
+
+    ``skip_padding``: the position of a token is the number of real tokens before it, instead of its place in the row.
+    """
+    rows, length = valid.shape
+    lengths = valid.sum(axis=1)
+    order = np.argsort(-lengths, kind="stable")
+    order = order[: np.count_nonzero(lengths)]  # empty rows have no tokens
+    ordered = valid[order]
+    row, place = np.nonzero(ordered)
+    positions = (ordered.cumsum(axis=1) - 1)[row, place] if skip_padding else place
+    return Packing(rows, length, order[row] * length + place, positions, tuple(_groups(lengths[order])))
+
+
+def _groups(lengths: Array) -> Iterator[Group]:
+    """Yield the groups of rows of these lengths, longest first."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    first = 0
+    while first < len(lengths):
+        equal = int(np.count_nonzero(lengths == lengths[first]))
+        stop = min(max(first + LEAST_ROWS, first + equal), len(lengths))
+        longest, own = int(lengths[first]), lengths[first:stop]
+        span = int(starts[first]), int(starts[stop])
+        if own[-1] == longest:
+            yield Group(*span, len(own), longest, None, None)
+        else:
+            valid = np.arange(longest) < own[:, None]
+            begin: Array = (starts[first:stop] - starts[first])[:, None]
+            places: Array = np.where(valid, begin + np.arange(longest), begin)
+            yield Group(*span, len(own), longest, valid, places.ravel())
+        first = stop
