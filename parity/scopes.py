@@ -106,7 +106,7 @@ def _is_chaotic(noise: Array, magnitude: float, channel: Scope, dtype: str) -> B
     """Return which tokens have far more noise than the others, so that one token decides the noise of every channel.
 
     Their noise points in a few random directions. The error of a correct result may point in another, where a channel
-    has less noise. So they are judged only with the whole value, and no group's budget counts them.
+    has less noise. So these tokens are judged only as part of the whole value, and left out of every group.
     """
     by_token = noise.max(axis=channel.axes, keepdims=True)
     if by_token.size <= LEAST_TOKENS:

@@ -158,7 +158,7 @@ def check_writable(path: Path) -> None:
         raise OutputError(f"cannot write {path}: it is a folder; name a file")
     if os.path.exists(path) and not os.path.isfile(path):
         return  # a pipe or a device is written in place, so its folder does not matter
-    if os.path.exists(path) and not os.stat(path).st_mode & 0o222:  # the system would let it be replaced
+    if os.path.exists(path) and not os.stat(path).st_mode & 0o222:  # a rename would replace it anyway
         raise OutputError(f"cannot write {path}: it is read-only; change its permissions, or choose another file")
     _check_parent(path)
 

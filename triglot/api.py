@@ -92,7 +92,7 @@ def port(
     attention heads): None keeps all, () keeps none.
     ``dtype`` converts all tensors; a number that is too large for it is an error, unless ``allow_lossy`` makes it the
     largest one. ``allow_nonfinite`` writes NaN and infinity, too. ``example`` is an ``.npz`` file with inputs and
-    outputs of the original, which the port has to compute (``docs/porting.md``). ``shard_size``, a number of bytes or a
+    outputs of the original, which the port must reproduce (``docs/porting.md``). ``shard_size``, a number of bytes or a
     text such as "2GB", divides the target into several files.
 
     The tensors of the result are mapped from the files of the source: do not change these files while you use it. Its
@@ -101,7 +101,7 @@ def port(
     Raises:
         ModelNotFoundError: ``source`` does not exist.
         PortingError: a dialect is unknown, or the source is not in it, cannot be translated without loss, or does not
-            compute what ``example`` says.
+            compute the outputs in ``example``.
         CheckpointError: a checkpoint file is damaged, or does not match ``config``.
         ConfigError: ``config`` is wrong.
         InputError: ``example`` cannot be read, or does not fit the model; or ``shard_size`` is not a size.

@@ -30,8 +30,8 @@ class Source:
     """A model and the name that the user gave: its checkpoint, and its tokenizer if it has one.
 
     ``dialect`` of its files, and the ``sign`` by which it was recognised; both empty for a recipe. ``path``: where the
-    weights are; None if they are random. ``verified``: the result of ``verify_example`` if an example decided between
-    dialects; otherwise empty.
+    weights are; None if they are random. ``verified`` is the result of ``verify_example`` if an example decided between
+    dialects, and empty otherwise.
     """
 
     name: str
@@ -97,8 +97,8 @@ def resolve(
 
     Some recipes bring trained weights; weights of the others are drawn from ``seed``. ``config`` completes or corrects
     the configuration. ``dialect`` says how to read a path, and ``heads`` which heads to keep; see ``porting.read``.
-    ``example``: inputs and outputs of the original. If several dialects have the names of the tensors, the weights are
-    in the one that computes these outputs. Otherwise they are not compared with it; see ``Source.verified``.
+    ``example`` is a file with inputs and outputs of the original. If several dialects match the names of the tensors,
+    the one that computes these outputs is used. If only one matches, nothing is compared; see ``Source.verified``.
 
     Raises:
         ModelNotFoundError: ``model`` is neither a recipe nor an existing path.
@@ -154,7 +154,7 @@ def original(path: Path, checkpoint: Checkpoint) -> Original:
 
 
 def _dialect_of(path: Path, checkpoint: Checkpoint) -> str:
-    """Return the dialect of the original. If several have its names, the one that reads the weights of ``checkpoint``.
+    """Return the dialect of the original. If several match, it is the one that reads the weights of ``checkpoint``.
 
     Raises:
         PortingError: its dialect is unknown.

@@ -77,16 +77,16 @@ def verify_example(example: Path, checkpoint: Checkpoint) -> str:
 def read_by_example(
     path: Path, example: Path, dialect: str | None, config: ConfigOverride, heads: Collection[str] | None
 ) -> tuple[Recognised, Checkpoint, str]:
-    """Read weights in their dialect; if several have their names, in the one that computes the outputs of an example.
+    """Read weights in their dialect; if several match the names, in the one that computes the outputs of an example.
 
-    Return the result of ``verify_example``, too. It is empty if only one dialect is possible: nothing was computed.
+    Also return the result of ``verify_example``. It is empty if only one dialect matches, because nothing was computed.
 
     Raises:
         InputError: the example cannot be read.
-        PortingError: no dialect has their names; or of several that do, none or more than one computes the outputs.
+        PortingError: no dialect matches; or several do, and not exactly one of them computes the outputs.
         TriglotError: the weights cannot be read in the only possible dialect; see ``porting.read``.
     """
-    read_arrays(example)  # a file that cannot be read is no fault of a dialect
+    read_arrays(example)  # reports an unreadable file before the dialects are tried
     possible = porting.candidates(path, dialect, heads)
     if len(possible) == 1:
         return possible[0], possible[0].read(config), ""
@@ -102,12 +102,14 @@ def read_by_example(
             fitting.append((candidate, checkpoint, words))
     if not fitting:
         raise PortingError(
-            f"{path} does not compute what {example} says in any dialect that has its names: {'; '.join(reasons)}; "
+            f"{path} does not compute the outputs in {example} in any dialect that matches: {'; '.join(reasons)}; "
             "correct the configuration (config=, or --set on the command line) or the example"
         )
     if len(fitting) > 1:
         names = " and ".join(candidate.dialect.name for candidate, _, _ in fitting)
-        raise PortingError(f"{path} computes what {example} says in {names}; name the right one with --source-dialect")
+        raise PortingError(
+            f"{path} computes the outputs in {example} in {names}; name the right one with --source-dialect"
+        )
     return fitting[0]
 
 

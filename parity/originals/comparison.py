@@ -122,7 +122,7 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
     if not names:
         reason = (
             f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}, so "
-            "nothing can be compared; is it the original of this model?"
+            "nothing can be compared; name the original of this model"
         )
         return [to_row(subject, ORIGINAL, diverged("", reason))]
 
@@ -147,13 +147,13 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
 
 
 def not_compared(rows: Sequence[Row], config: ModelConfig, ignored: Sequence[str] = ()) -> str:
-    """Return the end of a description: which results only one of both has; empty if both have all.
+    """Return the end of a description, which lists the results that were not compared; empty if there are none.
 
-    ``rows`` judge what both have, and the port lacks what was ``ignored``.
+    ``rows`` judge the results that both have. ``ignored`` names outputs that the port does not have.
     """
     compared, methods = {row.name for row in rows}, dict.fromkeys(methods_of(config).values())
     if not compared & {*methods}:
-        return ""  # nothing could be compared, which is a row of its own
+        return ""  # a row already says that nothing could be compared
     names = [method.removeprefix(f"{API}.") for method in methods if method not in compared]
     names += [f"{name} (not in the port)" for name in ignored]
     return f"; not compared: {', '.join(names)}" if names else ""

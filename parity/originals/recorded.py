@@ -15,7 +15,7 @@ from triglot.shared.model.config import Head, ModelConfig
 # The names of outputs in transformers, and ours.
 _ENCODED = ("last_hidden_state", "encode")
 _NAMES = {"pooler_output": "pooler"}
-_VECTORS = ("pooler", "sentence_embedding")  # heads whose results nobody calls logits
+_VECTORS = ("pooler", "sentence_embedding")  # heads whose results are not called logits
 _OUTPUTS = {*_ENCODED, *_NAMES, "logits", "forward", "attend", "weights", *get_args(Head)}
 
 
@@ -23,7 +23,7 @@ _OUTPUTS = {*_ENCODED, *_NAMES, "logits", "forward", "attend", "weights", *get_a
 class Example:
     """Inputs in the file ``path``, and the outputs of the original, under the names of our public methods.
 
-    ``ignored``: the names of outputs that the port does not have.
+    ``ignored`` names the outputs that the port does not have.
     """
 
     path: Path
@@ -45,8 +45,8 @@ def read_example(config: ModelConfig, path: Path) -> Example:
     attention alone. Outputs that the port does not have are ignored.
 
     The outputs are in the number format of the run: float32 or float64. 16 bits would hide a wrong epsilon or
-    activation. Outputs in float64 are taken for those of a float32 run if float32 holds all their numbers exactly; it
-    holds practically none of a float64 run.
+    activation. Float64 outputs count as those of a float32 run if float32 represents all of them exactly. It represents
+    almost no outputs of a float64 run.
 
     Raises:
         InputError: the file cannot be read, has no output, or does not fit the model; or an output is ambiguous, or
@@ -87,7 +87,7 @@ def method_of(name: str, config: ModelConfig, path: Path) -> str:
     if config.kind == "encoder_decoder":
         return FORWARD if name in ("forward", "logits", *config.heads_on_top) else ""
     head = _NAMES.get(name, name)
-    if name == "logits":  # of the only head whose results are called so
+    if name == "logits":  # of the only head whose results are called logits
         others = [head for head in config.heads_on_top if head not in _VECTORS]
         if len(others) > 1:
             raise InputError(f"{path}: logits may be {' or '.join(others)}; name the array after its head")
@@ -96,7 +96,7 @@ def method_of(name: str, config: ModelConfig, path: Path) -> str:
 
 
 def _in_format_of_run(outputs: dict[str, Array]) -> dict[str, Array]:
-    """Return the outputs, in float32 if they are float32 numbers that were saved as float64."""
+    """Return the outputs in float32 if they are float32 numbers saved as float64; otherwise as they are."""
     doubles = {method: output for method, output in outputs.items() if output.dtype == np.float64}
     singles = {method: representable(output, "float32") for method, output in doubles.items()}
     exact = all(np.array_equal(singles[method], output, equal_nan=True) for method, output in doubles.items())

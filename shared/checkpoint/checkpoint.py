@@ -307,8 +307,7 @@ def _check_text(checkpoint: Checkpoint) -> None:
         raise CheckpointError("the text settings belong to a sentence_embedding, which the model lacks; leave them out")
     if text.max_tokens > config.source_max_length:
         raise CheckpointError(
-            f"max_tokens is {text.max_tokens}; expected at most source_max_length "
-            f"{config.source_max_length}; shorten it"
+            f"max_tokens is {text.max_tokens}; expected at most source_max_length {config.source_max_length}; reduce it"
         )
 
 

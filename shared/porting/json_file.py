@@ -32,8 +32,8 @@ def read_list(path: Path) -> list[Any]:
 
 
 def stays_inside(name: object) -> bool:
-    """Return whether a path in a JSON file leads to something in a folder, on every operating system."""
-    if not isinstance(name, str) or set(name) & set("\\:\0"):  # C:\\ is a folder of Windows
+    """Return whether a path in a JSON file is relative and stays in its folder, on every operating system."""
+    if not isinstance(name, str) or set(name) & set("\\:\0"):  # C:\\ is absolute on Windows
         return False
     return not name.startswith("/") and ".." not in name.split("/")
 

@@ -163,7 +163,7 @@ def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | N
     possible = [Recognised(source, dialect, sign) for dialect in DIALECTS.values() if (sign := dialect.sign(source))]
     if not possible:
         starts = {name.partition(".")[0] for name in source.tensors}
-        remove = f"remove {min(starts)}. from the names if it is a part of them, or " if len(starts) == 1 else ""
+        remove = f"remove {min(starts)}. from the names if it is only a prefix, or " if len(starts) == 1 else ""
         raise PortingError(
             f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
             f"the names of {', '.join(DIALECTS)}; {remove}add a dialect (docs/porting.md shows how)"

@@ -23,7 +23,7 @@ MODULES_FILE = "modules.json"
 # The weights of a folder. The first one that exists is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model_state.pdparams", "flax_model.msgpack")
 
-_WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
+_WRAPPERS = ("module.", "_orig_mod.")  # prefixes of DistributedDataParallel and torch.compile
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Source:
 
     @cached_property
     def wrapper(self) -> str:
-        """What wrappers of a module put before the name of every tensor, such as "module."; empty if nothing."""
+        """The prefix that wrappers of a module put before every name, such as "module."; empty if there is none."""
         return "" if self.has_modules else self._read[1]
 
     @cached_property
     def tensors(self) -> Mapping[str, Array]:
-        """The tensors by name, without the ``wrapper``, as views of the mapped file."""
+        """The tensors by name, without the prefix ``wrapper``, as views of the mapped file."""
         return self._read[0]
 
     @cached_property

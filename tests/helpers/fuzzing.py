@@ -438,7 +438,7 @@ def main():
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--reader", choices=READERS, default="real")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--json", type=Path, help="where to write the result of everything")
+    parser.add_argument("--json", type=Path, help="where to write the results of 'everything'")
     arguments = parser.parse_args()
     if arguments.kind == "everything":
         everything(arguments.count, arguments.json)

@@ -44,7 +44,7 @@ cli.main()
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A folder with a neutral checkpoint, and what is written from it, for each container."""
+    """A folder for each container, with a neutral checkpoint and the target that was written from it."""
     folder = tmp_path_factory.mktemp("sources")
     for container, (name, options) in CONTAINERS.items():
         config = SENTENCE if container == "sentence-transformers" else BERT
@@ -69,7 +69,7 @@ def container(request, sources, workplace):
 
 
 def test_a_full_disk(container, workplace):
-    """In a process of its own, because libraries write in threads of theirs, and to the real standard error."""
+    """In its own process, because libraries write in their own threads and to the real standard error."""
     name, options = container
     arguments = [sys.executable, "-c", FULL, "port", "source.npz", name, *options]
     with unchanged(workplace):
@@ -87,7 +87,7 @@ def test_a_target_that_is_closed_or_an_input(container, workplace, command, monk
     shutil.copy("source.npz", "read-only")
     os.chmod("read-only", 0o444)
     os.symlink(written, f"link-{name}")
-    # Root may write everywhere, and tests run as root in containers, so the answer of the system is replaced.
+    # Root may write everywhere, and tests run as root in containers, so os.access is replaced.
     access, closed = os.access, str(workplace / "closed")
     monkeypatch.setattr(os, "access", lambda path, mode: os.path.abspath(path) != closed and access(path, mode))
     refused = {
@@ -95,7 +95,7 @@ def test_a_target_that_is_closed_or_an_input(container, workplace, command, monk
         "the source": (written, written, "it is also an input and would be lost"),
         "a link to it": (written, f"link-{name}", "it is also an input and would be lost"),
         "inside it": (written, f"{written}/{name}", "is inside the source" if is_folder else "is not a folder"),
-        "around it": ("around/source.npz", "around", "it holds the source around/source.npz; choose another path"),
+        "around it": ("around/source.npz", "around", "it contains the source around/source.npz; choose another path"),
     }
     if not is_folder:
         suffix = os.path.splitext(name)[1]

@@ -163,7 +163,7 @@ def test_the_tensors_of_an_omitted_head_are_named(make_bare):
 
 
 def test_a_table_that_is_stored_twice_is_tied_unless_it_is_declared_untied(make_bare):
-    """As transformers 4 stores it. Both compute the same, but do not learn the same."""
+    """transformers 4 stores it twice. Both models compute the same results, but do not learn in the same way."""
     tied = replace(BERT, heads_on_top=PRETRAINING, tied_embeddings=True)
 
     def write_twice(tensors):
@@ -211,5 +211,5 @@ def test_the_prefix_of_a_wrapper_is_left_out(wrapper, make_bare):
 
 def test_a_part_of_a_larger_model_is_unknown_and_the_error_names_its_prefix(make_bare):
     path, _ = make_bare(BERT, lambda tensors: {f"text_model.{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(PortingError, match=r"is unknown: .*; remove text_model\. from the names if it is a part of"):
+    with pytest.raises(PortingError, match=r"is unknown: .*; remove text_model\. from the names if it is only"):
         port(path, config=BERT)

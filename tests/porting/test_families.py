@@ -378,7 +378,7 @@ def test_the_tokenizer_is_copied_from_folder_to_folder(save, tmp_path, command):
 
 def test_the_pooler_of_a_classifier_is_not_kept_alone(save):
     _, folder = save("RobertaForSequenceClassification", {})
-    with pytest.raises(PortingError, match="is a part of its sequence_classifier; keep both or neither"):
+    with pytest.raises(PortingError, match="is part of its sequence_classifier; keep both or neither"):
         port(folder, heads=["pooler"])
 
 

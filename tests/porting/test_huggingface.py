@@ -331,7 +331,7 @@ def test_what_a_configuration_lacks_comes_from_the_names_and_from_the_user(make_
 
 def test_a_folder_with_code_of_its_own_is_refused(folder):
     change_config(folder, auto_map={"AutoModel": "modeling_own.OwnModel"})
-    with pytest.raises(PortingError, match=r"auto_map is .*; expected none; its own code may compute anything"):
+    with pytest.raises(PortingError, match=r"auto_map is .*; expected none; the folder's own code may compute"):
         port(folder)
 
 

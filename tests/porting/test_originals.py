@@ -386,7 +386,7 @@ def test_an_example_settles_what_no_tensor_shows(folder, command, workplace):
 
 
 def test_an_example_is_in_the_number_format_of_its_run(folder, tmp_path):
-    """Not in that of the file: NumPy makes float64 out of lists of numbers."""
+    """The format of the file may differ: NumPy turns lists of numbers into float64."""
     path, ported = tmp_path / "example.npz", triglot.port(folder)
     arrays = dict(np.load(folder / "example.npz"))
     arrays["last_hidden_state"] = arrays["last_hidden_state"].astype(np.float64)
@@ -420,7 +420,7 @@ def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
             triglot.port(path, config=square, example=tmp_path / "missing.npz")
     np.savez(example, token_ids=vectors, encode=vectors)
     with pytest.raises(
-        PortingError, match=r"does not compute what .* in any dialect that has its names: in torch, .*; in paddle, "
+        PortingError, match=r"does not compute the outputs in .* in any dialect that matches: in torch, .*; in paddle, "
     ):
         triglot.port(path, config=square, example=example)
     with pytest.raises(PortingError, match="computes something other than the port"):

@@ -450,7 +450,7 @@ def test_a_tokenizer_outside_the_folder_is_not_copied(place, folder, tmp_path):
         outside.write_text("secret")
     (folder / "vocab.txt").unlink()
     (folder / "vocab.txt").symlink_to(outside)
-    with pytest.raises(PortingError, match=r"vocab\.txt leads to .*; expected a file in .* or in a cache of Hugging"):
+    with pytest.raises(PortingError, match=r"vocab\.txt leads to .*; expected a file in .* or in a Hugging Face cache"):
         port(folder, tmp_path / "out", target_dialect="sentence-transformers")
     assert not (tmp_path / "out").exists()
 

@@ -71,7 +71,7 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
 
 
 def check_outside(path: Path, source: str) -> None:
-    """Refuse a target in the folder ``source``, to which it does not belong, and a folder that holds ``source``.
+    """Refuse a target inside the folder ``source``, and a target that contains ``source``.
 
     Raises:
         OutputError: it is such a target.
@@ -80,9 +80,9 @@ def check_outside(path: Path, source: str) -> None:
         return  # a recipe
     target, origin = Path(os.path.realpath(path)), Path(os.path.realpath(source))
     if os.path.isdir(source) and target.is_relative_to(origin):
-        raise OutputError(f"cannot write {path}: it is inside the source {source}; choose a path outside of it")
+        raise OutputError(f"cannot write {path}: it is inside the source {source}; choose a path outside it")
     if origin.is_relative_to(target):
-        raise OutputError(f"cannot write {path}: it holds the source {source}; choose another path")
+        raise OutputError(f"cannot write {path}: it contains the source {source}; choose another path")
 
 
 def check_file(path: Path | None, *sources: str | Path | None) -> None:

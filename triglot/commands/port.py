@@ -130,7 +130,7 @@ def port(
 
 
 def _verify_source(source: "Source", verified: list[str], not_verified: list[str]) -> None:
-    """Run the source in its library, and compare it with the port. Add the result, or why there is none."""
+    """Run the source in its library, and compare it with the port. Add the result, or why it was not run."""
     from triglot import verification  # noqa: PLC0415
 
     original, reason = source.original(None)
@@ -149,7 +149,7 @@ def _verify_target(
     verified: list[str],
     not_verified: list[str],
 ) -> None:
-    """Do the same with the target before it is written. A neutral checkpoint has no other library."""
+    """Do the same with a copy of the target before it is written. No other library runs a neutral checkpoint."""
     from triglot import verification  # noqa: PLC0415
     from triglot.shared.errors import InputError  # noqa: PLC0415
 

@@ -34,7 +34,7 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     """Return the results of the model for each batch; see ``originals``. The file decides the dtype.
 
     Raises:
-        InputError: the file has other inputs than an encoder, or no output that Triglot knows, or an ambiguous one.
+        InputError: the file has other inputs than an encoder, no output that Triglot knows, or an ambiguous output.
     """
     if original.config.kind != "encoder":
         raise InputError(
@@ -53,7 +53,7 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
 
 
 def _method(output: str, original: Original) -> str:
-    """Return the public method that returns an output; empty if none does. Triglot's own exports have ``OUTPUT``."""
+    """Return the public method that returns an output; empty if none does. Triglot's own exports use ``OUTPUT``."""
     return ENCODE if output == OUTPUT else method_of(output, original.config, original.path)
 
 

@@ -33,7 +33,7 @@ _COMPRESSOR = {"id": "zstd", "level": 1}
 _KEY_OF_DICT = 2
 _WRITER = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
-# How much memory arrays may need. Small ones may be all zeros, which take no space; weights are hardly compressed.
+# The most memory that arrays may need. Small arrays may be all zeros, which take no space; weights hardly compress.
 _SMALL = 16 << 20  # bytes
 _MOST_EXPANSION = 100  # times the bytes of the files
 
@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Array]:
 
     Raises:
         PortingError: TensorStore is not installed, or the folder is damaged, holds anything but nested arrays, or
-            declares far larger ones than its files can hold.
+            declares arrays that are far too large for its files.
     """
     tensorstore = _tensorstore(f"cannot read {path}")
     metadata = read_object(path / _METADATA)
@@ -69,8 +69,8 @@ def read(path: Path) -> dict[str, Array]:
 def write(target: Path, tensors: Mapping[str, Array]) -> None:
     """Write a folder that ``StandardCheckpointer().restore`` reads into the state of an NNX module.
 
-    Each array has a folder of its own, as with Orbax's option ``use_ocdbt=False``. One is in memory at a time. Orbax
-    itself would hold all of them, and go on writing in the background after an error.
+    Each array has its own folder, as with Orbax's option ``use_ocdbt=False``. Only one array is in memory at a time.
+    Orbax itself would hold all of them, and would continue to write in the background after an error.
 
     Raises:
         PortingError: TensorStore is not installed.
@@ -106,7 +106,7 @@ def write(target: Path, tensors: Mapping[str, Array]) -> None:
 
 
 def _tensorstore(what_fails: str) -> Any:
-    """Return the library, which is imported only if it is needed."""
+    """Return TensorStore, which is imported only when it is needed."""
     try:
         import tensorstore  # noqa: PLC0415
     except ImportError as error:
@@ -115,7 +115,7 @@ def _tensorstore(what_fails: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong, for a message: the error of the system, which TensorStore puts behind long paths."""
+    """Return the cause of an error in a few words. TensorStore puts the system's error code after long paths."""
     number = re.search(r"os_error_code='(\d+)'", str(error))
     return os.strerror(int(number[1])) if number else " ".join(str(error).split())[:200] or type(error).__name__
 
@@ -134,7 +134,7 @@ def _names(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _open(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) -> Any:
-    """Return an array of which only the metadata were read."""
+    """Open an array. Only its metadata is read."""
     if metadata.get("use_ocdbt", True):
         folder = {"driver": "file", "path": f"{path.absolute()}/"}
         store: dict[str, Any] = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
@@ -145,14 +145,14 @@ def _open(tensorstore: Any, path: Path, name: str, metadata: Mapping[str, Any]) 
 
 
 def _check_sizes(path: Path, stores: Mapping[str, Any]) -> None:
-    """Refuse arrays that the files cannot hold, because TensorStore ends the process if it lacks memory.
+    """Refuse arrays that are too large for the files, because TensorStore ends the process if memory runs out.
 
-    TensorStore decompresses no more of a chunk than the chunk's shape. So the shapes limit the memory.
+    TensorStore never decompresses more of a chunk than the chunk's shape, so the shapes limit the memory.
     """
     stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     needed = chunks = 0
     for store in stores.values():
-        chunk = store.chunk_layout.write_chunk.shape or ()  # None of a scalar
+        chunk = store.chunk_layout.write_chunk.shape or ()  # None for a scalar
         needed += max(math.prod(store.shape), math.prod(chunk)) * store.dtype.numpy_dtype.itemsize
         chunks += math.prod(-(-size // of_chunk) for size, of_chunk in zip(store.shape, chunk, strict=True))
     if needed > _SMALL + _MOST_EXPANSION * stored or chunks > stored:

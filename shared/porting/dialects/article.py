@@ -1,7 +1,7 @@
 """What the dialects of the articles share: the bare state dict of an article's own code, in any container.
 
-Its tensors show the sizes. What the article's code leaves to the user, the user has to say. All other fields are the
-same in every model of that code, and come from the recipe of the article.
+Its tensors show the sizes. The user has to pass what the article's code leaves open. All other fields are the same in
+every model of that code, and come from the recipe of the article.
 """
 
 from collections.abc import Collection, Mapping

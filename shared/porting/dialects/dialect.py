@@ -79,8 +79,8 @@ def unanswered(fields: Sequence[str], model_types: Sequence[str] = ()) -> Portin
     answers = {**_ANSWERS, "model_type": "|".join(model_types)}
     options = " ".join(f"--set {name}={answers[name]}" for name in fields)
     return PortingError(
-        f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file of fields, "
-        "which inspect --json writes (config= in Python)"
+        f"the tensors do not show {', '.join(fields)}; add {options}, or --config with a recipe or a file "
+        "that triglot inspect --json writes (config= in Python)"
     )
 
 

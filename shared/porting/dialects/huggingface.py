@@ -46,7 +46,7 @@ from .table import NativeTensors, Place, check_layers
 from .tokenizer_files import remark, tokenizer_files, write_tokenizer
 
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
-# What a task model does with its scores, and the dropouts of its head.
+# The fields for the loss of a task model and for the dropouts of its head.
 _TASK_FIELDS = ("problem_type", "classifier_dropout", "seq_classif_dropout", "summary_last_dropout")
 
 
@@ -241,7 +241,7 @@ def _check_equal(name: str, duplicate: str, tensors: Mapping[str, Array]) -> Non
 def _leave_out_unused_pooler(
     family: Family, config: ModelConfig, tensors: dict[str, Array], names_in_file: Mapping[str, str]
 ) -> dict[str, str]:
-    """Remove the pooler of the body, if the classifier has its own; return its names in the file, and why.
+    """Remove the pooler of the body if the classifier has its own. Return its names in the file and the reason.
 
     Old versions of transformers stored both.
     """
@@ -255,14 +255,14 @@ def _leave_out_unused_pooler(
 
 
 def _fields_of_task(source: Source) -> dict[str, str]:
-    """Return the fields that a checkpoint lacks although a task model needs them, and what to do."""
+    """Return the fields of a task model that a checkpoint does not hold, and what to do about them."""
     fields = source.fields or {}
     names = fields.get("id2label")
     pairs = cast("dict[Any, Any]", names).items() if isinstance(names, dict) else ()
     found = [name for name in _TASK_FIELDS if fields.get(name) is not None]
     if any(name != f"LABEL_{number}" for number, name in pairs):
         found.append("id2label")
-    return dict.fromkeys(found, "a checkpoint does not hold it; copy it into the configuration of the port")
+    return dict.fromkeys(found, "a checkpoint does not hold it; copy it into the new config.json")
 
 
 def _leave_out_heads(
@@ -298,8 +298,8 @@ def _plain_tensors(library: Library, source: Source) -> tuple[dict[str, Array], 
         if plain in _BUFFERS:
             if not np.array_equal(tensor.ravel(), np.arange(tensor.size)):
                 raise PortingError(
-                    f"cannot read {source.weights}: {name} is not 0, 1, 2 and so on, so the model counts positions in "
-                    "a way that Triglot does not; remove it if it is damaged"
+                    f"cannot read {source.weights}: {name} holds other numbers than 0, 1, 2 and so on, so the model "
+                    "counts positions in a way that Triglot does not support; remove it if it is damaged"
                 )
             buffers[name] = "it is a buffer without information"
             continue

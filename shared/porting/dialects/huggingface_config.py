@@ -131,7 +131,7 @@ def heads_of(
     heads: list[Head] = [head for head in found if kept is None or head in kept]
     if "pooler" in heads and "sequence_classifier" not in heads and family.shown_by["pooler"] not in names:
         raise PortingError(
-            f"the pooler of this {family.name} is a part of its sequence_classifier; keep both or neither (heads=, or "
+            f"the pooler of this {family.name} is part of its sequence_classifier; keep both or neither (heads=, or "
             "--heads on the command line)"
         )
     if "next_sentence" in heads and "pooler" not in found:
@@ -173,9 +173,9 @@ def _classifier(
 
 
 def completed(family: Family, fields: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``config.json`` with fields that it lacks, as the user gives them in the words of Triglot.
+    """Return the content of ``config.json``, completed with the user's fields, which have Triglot's names.
 
-    Dropouts, which only training uses, are 0 if nobody gives them.
+    Missing dropouts are 0, because only training uses them.
     """
     words = {**family.sizes, **family.numbers}
     answers = {words[name]: given[name] for name in words if name in given}
@@ -203,7 +203,10 @@ def from_json(
             raise _refused(name, fields[name], repr(only), _UNSUPPORTED)
     if fields.get("auto_map"):
         raise _refused(
-            "auto_map", fields["auto_map"], "none", "its own code may compute anything; remove it if it does not"
+            "auto_map",
+            fields["auto_map"],
+            "none",
+            "the folder's own code may compute something else; remove auto_map if not",
         )
     sizes = {name: _size(fields, json_name) for name, json_name in family.sizes.items()}
     numbers = {name: _field(fields, json_name) for name, json_name in family.numbers.items()}
@@ -401,8 +404,8 @@ def _json_words(family: Family) -> dict[str, str]:
 def _field(fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
         raise PortingError(
-            f"{CONFIG_FILE}: {name} is missing; add the value that the model was trained with, or pass it in the words "
-            "of Triglot (config=, or --set on the command line)"
+            f"{CONFIG_FILE}: {name} is missing; add the value that the model was trained with, or pass it under "
+            "Triglot's name (config=, or --set on the command line)"
         )
     return fields[name]
 

@@ -151,7 +151,7 @@ class StateDict:
         return from_shapes(self.table, {name: tensor.shape for name, tensor in tensors.items()})
 
     def unanswered(self, given: Mapping[str, Any], names: Collection[str]) -> list[str]:
-        """Return the fields that no tensor shows and that are not ``given``. ``names``: those of the tensors."""
+        """Return the fields that no tensor shows and that are not ``given``. ``names`` are the tensor names."""
         return [name for name in self.asked if name not in given]
 
     def buffers(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:

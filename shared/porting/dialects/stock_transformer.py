@@ -28,7 +28,7 @@ _FREE = {
     *("pre_process", "post_process", "final_process", "activation", "norm_eps"),
     *("projection_bias", "output_bias", "feed_forward_bias", "norm_bias", "final_norm_bias"),
 }
-_PADDLE_EPS = 1e-5  # of paddle.nn.Transformer, which does not let the user choose
+_PADDLE_EPS = 1e-5  # paddle.nn.Transformer has no option for it
 _LONGEST = 512  # a configuration needs a limit, and the modules have none
 
 # PyTorch packs query, key and value.
@@ -76,7 +76,7 @@ class StockModule(StateDict):
     """The state dict of one stock module. ``norm_first`` is asked for in place of the processes.
 
     ``allows`` says which biases the library can leave out, and ``allowed`` says it in words. ``fixed_eps`` is the
-    epsilon of the norms, if the module takes no other.
+    epsilon of the norms if the module has no option for it.
     """
 
     allows: Callable[[Biases], bool] = lambda biases: True
@@ -96,7 +96,7 @@ class StockModule(StateDict):
         return super().configure(tensors, override)
 
     def read(self, source: Source, override: ConfigOverride = None) -> Checkpoint:
-        """See ``StateDict.read``. Norms that are not LayerNorms may have biases that the module cannot have."""
+        """See ``StateDict.read``. Norms other than LayerNorm may show biases that the module cannot have."""
         checkpoint = super().read(source, override)
         try:
             self.check_expressible(checkpoint.config)
@@ -105,7 +105,7 @@ class StockModule(StateDict):
         return checkpoint
 
     def unanswered(self, given: Mapping[str, Any], names: Collection[str]) -> list[str]:
-        """See ``StateDict.unanswered``. A final norm is the user's own, and an RMSNorm has a weight only."""
+        """See ``StateDict.unanswered``. The user builds the final norm; with only a weight, it may be an RMSNorm."""
         answered = {"norm_first": None} if {"pre_process", "post_process"} <= given.keys() else {}
         shown = self.shown(names)
         if shown["final_process"] and not shown["final_norm_bias"] and "norm" not in given:
@@ -187,8 +187,8 @@ class StockTransformer:
         if fixed is None or checkpoint.config.norm_eps == fixed:
             return ""
         return (
-            f"the module has an epsilon of {fixed} and computes something else; give it layers of your own "
-            f"(custom_encoder, custom_decoder) with layer_norm_eps={checkpoint.config.norm_eps}"
+            f"the module has an epsilon of {fixed} and computes something else; pass it your own custom_encoder and "
+            f"custom_decoder, built with layer_norm_eps={checkpoint.config.norm_eps}"
         )
 
     def _module(self, checkpoint: Checkpoint) -> StockModule:
