@@ -113,7 +113,7 @@ def read_by_example(
     return fitting[0]
 
 
-def _passed(rows: Sequence[Row], description: str, rest: str) -> str:
+def _passed(rows: Sequence[Row], description: str, uncompared: str) -> str:
     row = worst(rows)
     if row.verdict == "error":
         raise PortingError(f"cannot run {description}: {row.reason}; correct that, or port without verification")
@@ -122,4 +122,4 @@ def _passed(rows: Sequence[Row], description: str, rest: str) -> str:
             f"{description} computes something other than the port: {row.name}: {row.reason}; correct the "
             "configuration or the dialect"
         )
-    return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget{rest}"
+    return f"{description}: {row.name} uses {row.budget_used:.0%} of its budget{uncompared}"

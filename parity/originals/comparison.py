@@ -80,13 +80,13 @@ def with_originals(
     descriptions: list[str] = []
     if running is not None:
         rows = running.judge(Reference(checkpoint, running.dtype))
-        rest = not_compared(rows, checkpoint.config)
-        descriptions.append(f"compared with the original: {running.original.description}{rest}")
+        uncompared = not_compared(rows, checkpoint.config)
+        descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
     if example is not None:
         recorded = judge_example(example, checkpoint)
         rows += recorded
-        rest = not_compared(recorded, checkpoint.config, example.ignored)
-        descriptions.append(f"compared with recorded outputs of the original: {example.path}{rest}")
+        uncompared = not_compared(recorded, checkpoint.config, example.ignored)
+        descriptions.append(f"compared with recorded outputs of the original: {example.path}{uncompared}")
     divergences = {
         row.framework: Divergence(row.name, "inherited", ORIGINAL)
         for row in reversed(rows)

@@ -27,11 +27,11 @@ _STYLE = Table(
 
 
 def _flax(family: Family) -> Family:
-    """Return the family with Flax's names. Flax never had ERNIE, nor a second bias of an untied decoder."""
+    """Return the family with Flax's names. Flax had no ERNIE, no CamemBERT, and no second bias of an untied decoder."""
     decoder = family.decoder.replace(".weight", ".kernel")
     return replace(
         family,
-        model_types={name: start for name, start in family.model_types.items() if name != "ernie"},
+        model_types={name: start for name, start in family.model_types.items() if name not in ("ernie", "camembert")},
         modules={
             **{path: name for path, name in family.modules.items() if path not in _NOT_IN_FLAX},
             MASKED_LM_TABLE: decoder,
