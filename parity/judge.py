@@ -95,7 +95,7 @@ def judge_value(
     mismatch = _mismatch(value, true_value.shape, subject.dtype)
     if value is None or mismatch:
         return diverged(name, mismatch)
-    scopes = scopes_of(named_values(config).get(true_name), config) if narrow else ()
+    scopes = scopes_of(named_values(config).get(true_name), config, subject.dtype) if narrow else ()
     share = worst_share(scopes, distances(value, true_value), noise, true_value, selected, subject.dtype)
     if not math.isfinite(share.noise):
         reason = f"in {subject.dtype} the reference itself is not finite here; use a wider dtype"

@@ -53,6 +53,6 @@ class ForwardTruth:
         if not np.isfinite(error if selected is None else error[self._valid]).all():
             return diverged(name, "there is NaN or infinity among the values")
         named = self._named_values.get(name) or self._named_values.get(f"heads.{name}")
-        scopes = scopes_of(named, self._config)
+        scopes = scopes_of(named, self._config, self._dtype)
         share = worst_share(scopes, error, self._truth.noise[name], true_value, selected, self._dtype)
         return judge_error(name, share.error, share.budget, share.noise, share.where)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triglot.shared.arrays import Array, Bools
+from triglot.shared.arrays import HALVES, Array, Bools
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import NamedValue
 
@@ -53,11 +53,13 @@ class Share:
         return self.error / self.budget if self.budget else float("inf")
 
 
-def scopes_of(named: NamedValue | None, config: ModelConfig) -> list[Scope]:
+def scopes_of(named: NamedValue | None, config: ModelConfig, dtype: str) -> list[Scope]:
     """Return the scopes of a named value that are narrower than the whole."""
     if named is None:
         return []
     step = named.name.rsplit(".", 1)[-1]
+    if step == "sum" and dtype in HALVES:
+        return []  # embeddings are rounded before they are added, and in a channel they may cancel
     rectified = named.name.endswith("attention.output") and config.attention_output_activation == "relu"
     if step not in ALIKE or rectified:
         return []

@@ -129,8 +129,9 @@ class InvariantTrial:
         for name in names:
             value = values[name]
             expected, noise = (variant.of_base(array[name], value.shape) for array in (truth.values, truth.noise))
-            places, scopes = variant.selected(name, value.ndim), scopes_of(named[name], variant.batch.config)
-            share = worst_share(scopes, distances(value, expected), noise, expected, places, self._base.dtype)
+            places, dtype = variant.selected(name, value.ndim), self._base.dtype
+            scopes = scopes_of(named[name], variant.batch.config, dtype)
+            share = worst_share(scopes, distances(value, expected), noise, expected, places, dtype)
             if not share.used > KEPT_SHARE:  # NaN is kept: it is judged, as something that overflowed
                 kept.append(name)
         self._note(names, kept)

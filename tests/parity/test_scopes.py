@@ -17,7 +17,7 @@ ROWS, TOKENS, CHANNELS = 3, 20, 5
 
 def share_of(error, truth, selected=None, named=SUM):
     """Judge with a noise of one unit of every entry."""
-    return worst_share(scopes_of(named, CONFIG), error, np.abs(truth) * 2.0**-24, truth, selected, "float32")
+    return worst_share(scopes_of(named, CONFIG, "float32"), error, np.abs(truth) * 2.0**-24, truth, selected, "float32")
 
 
 def test_a_large_channel_does_not_hide_an_error_in_a_small_one():
@@ -65,7 +65,7 @@ def test_a_channel_is_not_judged_at_a_token_that_decides_its_noise_alone():
     noise, error = truth * 2.0**-24, np.zeros(truth.shape)
     noise[1, 5] = (8, 8, 8, 8, 0.05)
     error[1, 5] = (2, 2, 2, 2, 0.9)
-    scopes = scopes_of(SUM, CONFIG)
+    scopes = scopes_of(SUM, CONFIG, "float32")
     assert worst_share(scopes, error, noise, truth, None, "float32").used < 1
     for channel in range(CHANNELS):  # another token has no such noise, and this one's does not excuse it
         error[1, 6, channel] = 0.9
@@ -88,7 +88,12 @@ def test_activations_and_rectified_outputs_are_judged_as_a_whole():
     """Where most entries are zero, few are left to measure the noise."""
     values = named_values(CONFIG)
     for name in ("feed_forward.activation", "attention.weights", "attention.scores", "attention.context"):
-        assert scopes_of(values[f"encoder.layers.0.{name}"], CONFIG) == []
+        assert scopes_of(values[f"encoder.layers.0.{name}"], CONFIG, "float32") == []
     output = values["encoder.layers.0.attention.output"]
-    assert [scope.name for scope in scopes_of(output, CONFIG)] == ["channel", "row"]
-    assert scopes_of(output, replace(CONFIG, attention_output_activation="relu")) == []
+    assert [scope.name for scope in scopes_of(output, CONFIG, "float32")] == ["channel", "row"]
+    assert scopes_of(output, replace(CONFIG, attention_output_activation="relu"), "float32") == []
+
+
+def test_a_sum_of_rounded_embeddings_is_judged_as_a_whole_in_16_bits():
+    assert [scopes_of(SUM, CONFIG, dtype) for dtype in ("bfloat16", "float16")] == [[], []]
+    assert len(scopes_of(QUERY, CONFIG, "bfloat16")) == 2

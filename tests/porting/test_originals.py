@@ -462,7 +462,7 @@ def test_an_example_that_fits_two_layouts_is_refused(tmp_path):
     triglot.port(checkpoint, path, target_dialect="torch")
     vectors = np.ones((1, 3, 24), np.float32)
     np.savez(example, token_ids=vectors, encode=triglot.build("numpy", checkpoint, dtype="float32").encode(vectors))
-    with pytest.raises(PortingError, match="says in torch and paddle; name the right one with --source-dialect"):
+    with pytest.raises(PortingError, match="in torch and paddle; name the right one with --source-dialect"):
         triglot.port(path, config=square, example=example)
 
 
