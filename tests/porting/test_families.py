@@ -322,7 +322,8 @@ def test_the_encoder_of_any_task_model_is_ported_without_its_heads(save, tmp_pat
     ported = port(folder, tmp_path / "encoder.npz", heads=[])
     assert ported.config.heads_on_top == ()
     assert ported.left_out == dict.fromkeys(
-        ("qa_outputs.weight", "qa_outputs.bias"), "it belongs to a head that is not kept"
+        ("qa_outputs.weight", "qa_outputs.bias"),
+        "it is outside of the encoder, and Triglot does not know the head that may need it",
     )
 
 

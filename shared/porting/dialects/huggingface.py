@@ -45,6 +45,7 @@ from .sizes import from_shapes
 from .table import NativeTensors, Place, check_layers
 from .tokenizer_files import remark, tokenizer_files, write_tokenizer
 
+_UNKNOWN = "it is outside of the encoder, and Triglot does not know the head that may need it"
 _BUFFERS = ("embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 # The fields for the loss of a task model and for the dropouts of its head.
 _TASK_FIELDS = ("problem_type", "classifier_dropout", "seq_classif_dropout", "summary_last_dropout")
@@ -77,7 +78,7 @@ def read(library: Library, source: Source, config: ConfigOverride = None) -> Che
         alias_names, duplicates = _remove_duplicates(family, final, tensors, names_in_file)
         check_layers(final, tensors)
         left_out |= duplicates | _leave_out_unused_pooler(family, final, tensors, names_in_file)
-        left_out |= _leave_out_heads(source, {*table.names(final).values()}, tensors, names_in_file)
+        left_out |= _leave_out_heads(source, family, {*table.names(final).values()}, tensors, names_in_file)
         left_out |= _fields_of_task(source)
         table.check(
             final,
@@ -266,7 +267,11 @@ def _fields_of_task(source: Source) -> dict[str, str]:
 
 
 def _leave_out_heads(
-    source: Source, expected: Collection[str], tensors: dict[str, Array], names_in_file: Mapping[str, str]
+    source: Source,
+    family: Family,
+    expected: Collection[str],
+    tensors: dict[str, Array],
+    names_in_file: Mapping[str, str],
 ) -> dict[str, str]:
     """Remove the tensors of heads that the user does not keep; return their names in the file, and why."""
     if source.heads is None:
@@ -276,7 +281,8 @@ def _leave_out_heads(
     ]
     for name in dropped:
         del tensors[name]
-    return {names_in_file[name]: WHY for name in dropped}
+    of_heads = tuple(f"{module}." for path, module in family.modules.items() if path.startswith("heads."))
+    return {names_in_file[name]: WHY if name.startswith(of_heads) else _UNKNOWN for name in dropped}
 
 
 def _hint(family: Family, config: ModelConfig, name: str) -> str:
