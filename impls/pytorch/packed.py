@@ -43,7 +43,7 @@ class Packed:
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config
-        layers = [self.packed(layer) for layer in transformer.encoder.layers]
+        layers = [self.packed_layer(layer) for layer in transformer.encoder.layers]
         self.embeddings = transformer.embeddings if self.config.source_vocabulary else None
         self.encoder = swapped(transformer.encoder, layers=nn.ModuleList(layers))
         self.heads = transformer.heads
@@ -51,8 +51,8 @@ class Packed:
             table = transformer.embeddings.token.weight if self.config.tied_embeddings else None
             self.heads = swapped(self.heads, masked_lm=PackedMaskedLM(self.heads.masked_lm, table, self.config))
 
-    def packed(self, layer: Any) -> nn.Module:
-        """Return a layer of the encoder that reads packed tokens and, as its mask, their groups."""
+    def packed_layer(self, layer: Any) -> nn.Module:
+        """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
         feed_forward = PackedFeedForward(layer.feed_forward, self.config)
         return swapped(layer, attention=PackedAttention(layer.attention), feed_forward=feed_forward)
 
@@ -97,16 +97,15 @@ class PlacedGroup:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight is a copy in the blocks that oneDNN's kernels read, for any number of tokens."""
+    """A linear layer and an activation. Its weight is a copy in the blocks that oneDNN's kernels read."""
 
-    def __init__(self, *layers: nn.Linear, activation: str = "none") -> None:
-        """``layers`` have the same input, and their outputs follow each other. Then comes an ``activation``."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
+        """weight: (out, in). bias: (out,)."""
         super().__init__()
         self.activation = FUSED[activation]
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases) if biases else None
+        # The kernel that torch.compile uses for frozen weights. None: for any number of tokens.
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (N, out). x: (N, in)."""
@@ -119,8 +118,8 @@ class PackedFeedForward(nn.Module):
 
     def __init__(self, feed_forward: FeedForward, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = PackedLinear(feed_forward.inner, activation=config.activation)
-        self.output = PackedLinear(feed_forward.output)
+        self.inner = PackedLinear(feed_forward.inner.weight, feed_forward.inner.bias, config.activation)
+        self.output = PackedLinear(feed_forward.output.weight, feed_forward.output.bias)
 
     def forward(self, x: Tensor, probe: Probe | None = None) -> Tensor:
         """Return the output, (N, D). x: (N, D)."""
@@ -133,8 +132,11 @@ class PackedAttention(nn.Module):
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.config = attention.config
-        self.projections = PackedLinear(attention.query, attention.key, attention.value)
-        self.output = PackedLinear(attention.output)
+        projections = attention.query, attention.key, attention.value
+        weight = torch.cat([projection.weight for projection in projections])
+        bias = torch.cat([projection.bias for projection in projections]) if self.config.projection_bias else None
+        self.projections = PackedLinear(weight, bias)
+        self.output = PackedLinear(attention.output.weight, attention.output.bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, groups: Sequence[PlacedGroup], probe: Probe | None = None
@@ -145,10 +147,10 @@ class PackedAttention(nn.Module):
         projected = self.projections(query)
         context = projected.new_empty(len(query), config.heads * config.value_size)
         for group in groups:
-            parts = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
-            q, k, v = (part.unflatten(-1, (config.heads, -1)).transpose(1, 2) for part in parts)
-            mixed = functional.scaled_dot_product_attention(q, k, v, group.allowed)
-            context[group.tokens] = group.unpad(mixed.transpose(1, 2)).flatten(1)
+            features = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
+            queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
+            attended = functional.scaled_dot_product_attention(queries, keys, values, group.allowed)
+            context[group.tokens] = group.unpad(attended.transpose(1, 2)).flatten(1)
         output = self.output(context)
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
 
@@ -158,17 +160,14 @@ class PackedMaskedLM(nn.Module):
 
     def __init__(self, head: MaskedLM, token_table: Tensor | None, config: ModelConfig) -> None:
         super().__init__()
-        self.transform = PackedLinear(head.transform, activation=config.activation)
+        self.transform = PackedLinear(head.transform.weight, head.transform.bias, config.activation)
         self.norm = head.norm
-        table = head.decoder.weight if token_table is None else token_table
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(table.detach().contiguous(), None)
-        self.bias = head.bias
+        self.decoder = PackedLinear(head.decoder.weight if token_table is None else token_table, head.bias)
 
     def forward(self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None) -> Tensor:
         """Return the scores, (B, S, V), zero at padding tokens. x: (B, S, D). valid: bool (B, S)."""
         tokens = valid.flatten().nonzero()[:, 0]
-        real = self.norm(self.transform(x.flatten(0, 1)[tokens]))
-        scores = torch.ops.mkldnn._linear_pointwise(real, self.weight, self.bias, "none", [], "")
+        scores = self.decoder(self.norm(self.transform(x.flatten(0, 1)[tokens])))
         return unpacked(scores, tokens, valid.shape)
 
 

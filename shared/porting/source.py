@@ -106,7 +106,7 @@ class Source:
     @cached_property
     def _read(self) -> tuple[Mapping[str, Array], str]:
         tensors, wrapper = containers.read(self.weights), ""
-        while prefix := next((it for it in _WRAPPERS if tensors and all(name.startswith(it) for name in tensors)), ""):
+        while prefix := _common_wrapper(tensors):
             tensors, wrapper = {name.removeprefix(prefix): tensors[name] for name in tensors}, wrapper + prefix
         return tensors, wrapper
 
@@ -120,3 +120,9 @@ class Source:
         """The name of the configuration file in a folder."""
         is_old = (self.path / OLD_CONFIG_FILE).is_file() and not (self.path / CONFIG_FILE).is_file()
         return OLD_CONFIG_FILE if is_old else CONFIG_FILE
+
+
+def _common_wrapper(names: Collection[str]) -> str:
+    """Return the prefix of a wrapper with which all names begin; empty if there is none."""
+    found = (prefix for prefix in _WRAPPERS if names and all(name.startswith(prefix) for name in names))
+    return next(found, "")

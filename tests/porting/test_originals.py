@@ -63,6 +63,15 @@ LIBRARIES: dict[str, tuple[Any, str]] = {
 }
 
 
+def save_example(checkpoint):
+    """Write the configuration of an encoder of vectors, and an example of what it computes, to the current folder."""
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
+    model: Model = triglot.build("numpy", checkpoint, dtype="float32")
+    np.savez("example.npz", token_ids=vectors, encode=model.encode(vectors))
+    with open("config.json", "w") as file:
+        json.dump(checkpoint.config.to_dict(), file)
+
+
 def judged(checkpoint, results, batch):
     """Judge what an original computed, and return the verdicts by name."""
     rows = judge_original(Subject("original", "eager", "float32"), Reference(checkpoint), batch, results)
@@ -277,10 +286,7 @@ def test_parity_reads_an_ambiguous_file_with_an_example(make_checkpoint, command
     square = replace(ENCODER, layers=1)
     checkpoint = make_checkpoint(square)
     triglot.port(checkpoint, "model.safetensors", target_dialect="paddle")
-    vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
-    model: Model = triglot.build("numpy", checkpoint, dtype="float32")
-    np.savez("example.npz", token_ids=vectors, encode=model.encode(vectors))
-    (workplace / "config.json").write_text(json.dumps(square.to_dict()))
+    save_example(checkpoint)
     options = ("--config", "config.json", "--framework", "torch", "--check", "masks", "--against", "none")
     code, out, err = command("parity", "model.safetensors", *options, "--example", "example.npz")
     assert (code, err) == (0, "")
@@ -433,10 +439,7 @@ def test_an_example_that_settles_the_layout_is_judged_once_in_each(make_checkpoi
     square, judged_in = replace(ENCODER, layers=1), []
     checkpoint = make_checkpoint(square)
     triglot.port(checkpoint, "model.safetensors", target_dialect="torch")
-    vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
-    model: Model = triglot.build("numpy", checkpoint, dtype="float32")
-    np.savez("example.npz", token_ids=vectors, encode=model.encode(vectors))
-    (workplace / "config.json").write_text(json.dumps(square.to_dict()))
+    save_example(checkpoint)
     judge = comparison.judge_example
     monkeypatch.setattr(
         comparison, "judge_example", lambda example, port: judged_in.append(port.digest) or judge(example, port)

@@ -86,7 +86,11 @@ def family_of_bare_weights(library: Library, names: Collection[str], override: C
     if len(found) == 1:
         return found[0]
     offset = given.get("position_offset")
-    if type(offset) is int and offset > 0 and (with_offset := [it for it in library.families if it.pad_offset]):
+    if (
+        type(offset) is int
+        and offset > 0
+        and (with_offset := [other for other in library.families if other.pad_offset])
+    ):
         return with_offset[0]
     # A whole configuration answers everything, and ``position_offset`` 0 tells BERT from RoBERTa.
     if not isinstance(override, str | ModelConfig) and "position_offset" not in given:
