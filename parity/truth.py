@@ -44,6 +44,12 @@ class Truth:
         _add_noise(noise, self.values, further)
         return replace(self, noise=noise, runs=runs)
 
+    def with_run(self, run: Values) -> "Truth":
+        """Return the same truth, with the noise of one more run."""
+        noise = {name: array.copy() for name, array in self.noise.items()}
+        _add_noise(noise, self.values, [run])
+        return replace(self, noise=noise)
+
 
 class Reference:
     """The NumPy reference on one checkpoint, in float64 and in the number format of the noise.

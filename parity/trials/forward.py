@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from triglot.parity.budgets import CONFIRMING_RUNS
+from triglot.parity.budgets import CONFIRMING_RUNS, ORDINARY_SHARE
 from triglot.parity.checks import END_TO_END, LOCAL, Check
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, failure, judge_check, judge_steps, own_inputs
+from triglot.parity.output_names import MASKS
 from triglot.parity.report import Row
 from triglot.parity.truth import Reference, Truth
 from triglot.shared.arrays import Array
@@ -75,8 +76,8 @@ class ForwardTrial:
             yield from rows
             return
         moves: Results = {}
-        if check.steps or _exceeding(rows):
-            given = own_inputs(results, truth, subject.dtype)
+        given = own_inputs(results, truth, subject.dtype)
+        if check.steps or _diverged(rows):
             if all(np.isfinite(value).all() for value in given.values()):
                 noise = noise_of_steps or reference.noise_of_steps(check.batch, truth.values)
                 local = reference.truth_of_steps(check.batch, given, noise)
@@ -88,9 +89,33 @@ class ForwardTrial:
             yield from steps
         # Wrong steps explain every error but that of the first value, which has nothing to inherit.
         inherited = [*named_values(config)][1:] if wrong_steps else []
-        _, rows = _confirmed(truth, moves, judge, rows, wrong_results.union(inherited))
+        truth, rows = _confirmed(truth, moves, judge, rows, wrong_results.union(inherited))
+        if not wrong_steps:
+            rows = self._continued(truth, given, judge, rows)
         wrong_results |= _exceeding(rows)
         yield from rows
+
+    def _continued(
+        self, truth: Truth, given: Results, judge: Callable[[Truth], list[Row]], rows: list[Row]
+    ) -> list[Row]:
+        """Judge again, with the noise of runs that begin like the framework's own. Every step of it is right.
+
+        The same step may amplify rounding far more on the framework's values than on those of the noise runs. Where all
+        entries of a token happen to round to the same number, for example, their norm is zero. If the framework's
+        values are ordinary up to there, the reference continues from them, and where that leads is noise.
+        """
+        order = [*truth.values]
+        continued_at = -1
+        while diverged := [order.index(row.name) for row in _diverged(rows) if row.name in order]:
+            first = min(diverged)
+            beginning = {name: given[name] for name in order[:first] if name in given}
+            shares = [row.budget_used for row in rows if row.check == self.name and row.name in beginning]
+            if first <= continued_at or len(beginning) < first or max(shares, default=1.0) > ORDINARY_SHARE:
+                break
+            continued_at = first
+            truth = truth.with_run(self._reference.rounded_trace(self._check.batch, beginning, self._seed, {}))
+            rows = judge(truth)
+        return rows
 
 
 def _confirmed(
@@ -108,6 +133,11 @@ def _ratios(whole: Results, alone: Results) -> dict[str, float]:
     """Return the ratio of the largest entries of each value, where both are known and finite."""
     largest = {name: (float(whole[name].max(initial=0)), float(noise.max(initial=0))) for name, noise in alone.items()}
     return {name: a / b for name, (a, b) in largest.items() if math.isfinite(a) and math.isfinite(b) and b > 0}
+
+
+def _diverged(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of named values and results that diverged, with a number or without. Masks are not computed."""
+    return [row for row in rows if row.verdict == "diverged" and row.check != MASKS]
 
 
 def _exceeding(rows: Iterable[Row]) -> set[str]:
