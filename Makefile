@@ -23,6 +23,7 @@
 # make startup      measure how long the command takes to start
 # make checkpoints  measure how long checkpoints of 0.4 and 6 GB take to open
 # make porting      measure how long ports of 0.4 and 5 GB take, and how much memory they need
+# make embedding    compare text to vectors with sentence-transformers (ten minutes)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -30,7 +31,7 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints porting
+.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints porting embedding
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
@@ -103,6 +104,9 @@ checkpoints: $(READY)
 
 porting: $(READY)
 	$(BIN)/python -m triglot.bench.studies.porting
+
+embedding: $(READY)
+	$(BIN)/python -m triglot.bench.studies.embedding
 
 format: $(READY)
 	$(BIN)/ruff check --fix

@@ -4,6 +4,7 @@ Importing this package imports no framework. Each framework is imported when it 
 """
 
 from triglot.api import batch, build, check, frameworks, initialize, load, port, recipes, save
+from triglot.embedder import Embedder
 from triglot.impls.model import Model
 from triglot.parity.report import Report
 from triglot.shared.checkpoint import Checkpoint
@@ -32,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "Embedder",
     "FrameworkError",
     "InputError",
     "Model",

@@ -14,6 +14,7 @@ from triglot import exit_codes
 from triglot.commands.audit import audit
 from triglot.commands.bench import bench
 from triglot.commands.doctor import doctor
+from triglot.commands.encode import encode
 from triglot.commands.inspect import inspect
 from triglot.commands.parity import parity
 from triglot.commands.port import port
@@ -30,7 +31,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 COMMANDS = {
-    command.__name__: command for command in (parity, bench, port, inspect, recipes, doctor, train, translate, audit)
+    command.__name__: command
+    for command in (parity, bench, port, encode, inspect, recipes, doctor, train, translate, audit)
 }
 for command in COMMANDS.values():
     app.command()(command)

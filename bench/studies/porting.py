@@ -74,7 +74,7 @@ def run(*arguments: str | Path) -> tuple[Times, int]:
     start, before, peak = time.perf_counter(), _processor(resource.RUSAGE_CHILDREN), 0
     process = subprocess.Popen([sys.executable, "-m", "triglot", *arguments, "--quiet"])
     while process.poll() is None:
-        peak = max(peak, _anonymous(process.pid))
+        peak = max(peak, anonymous_memory(process.pid))
         time.sleep(_SAMPLING_S)
     times = Times(time.perf_counter() - start, _processor(resource.RUSAGE_CHILDREN) - before)
     if process.returncode:
@@ -190,7 +190,7 @@ def _processor(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _anonymous(process: int) -> int:
+def anonymous_memory(process: int) -> int:
     """Return the anonymous memory of a process in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()

@@ -3,18 +3,14 @@
 import re
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from triglot.shared.errors import InputError
 from triglot.shared.model.config import ModelConfig
 
 from .batch import EncoderBatch
 from .encoder import padded_batches
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from .tokenizer import TextTokenizer
 
 _SENTENCE = re.compile(r"[A-Z][^.!?]+[.!?](?=\s)")
 # Longer texts are lists, texts with a bar are tables, and texts of fewer words are fragments.
@@ -46,19 +42,5 @@ def text_batches(config: ModelConfig, tokenizer_file: Path, count: int, batch_si
     Raises:
         InputError: the tokenizer cannot be read, or the ``tokenizers`` package is not installed.
     """
-    tokenizer = _tokenizer(tokenizer_file)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(config.source_max_length)  # pyright: ignore[reportUnknownMemberType]
-    rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences(count))]
+    rows = TextTokenizer(tokenizer_file, config.source_max_length).ids(sentences(count))
     return padded_batches(config, rows, batch_size, max(map(len, rows)))
-
-
-def _tokenizer(path: Path) -> "Tokenizer":
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 (an optional dependency)
-    except ImportError as error:
-        raise InputError("real text needs the package tokenizers; install triglot[text]") from error
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise InputError(f"cannot read the tokenizer {path}: {error}; restore the file or remove it") from error

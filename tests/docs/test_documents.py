@@ -22,7 +22,11 @@ from triglot.shared.model.recipes import recipe, recipes
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "articles"
 PAGES = sorted(TUTORIALS.glob("0*.md"))
-RUN_PAGES = [*PAGES, TUTORIALS / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "training.md"]
+RUN_PAGES = [
+    *PAGES,
+    TUTORIALS / "README.md",
+    *(ROOT / "docs" / name for name in ("quickstart.md", "training.md", "embedding.md")),
+]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),

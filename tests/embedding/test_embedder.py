@@ -1,0 +1,156 @@
+"""``triglot.Embedder``: text to vectors, compared with the library sentence-transformers in float64."""
+
+import numpy as np
+import pytest
+from refusals import refusal
+
+import triglot
+from triglot import Embedder
+from triglot.impls import text_encoder
+from triglot.parity.budgets import budget
+from triglot.shared.errors import ConfigError, FrameworkError, InputError, ModelNotFoundError
+from triglot.shared.inputs.text import sentences
+
+TEXTS = [
+    *sentences(20),
+    "",
+    " \t",
+    "x",
+    "a text of more tokens than the model reads: " * 40,
+    "Größe, naïve, 中文, 🙂, \u0000, \ufeff",
+    "[CLS] [MASK] ## ##ing",
+    "UPPER lower",
+]
+
+
+def vectors_of_the_library(folder, texts, prompt):
+    """Return the vectors in float64, and how far those in float32 are from them."""
+    from sentence_transformers import SentenceTransformer
+
+    native = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    rounded = native.encode(texts, prompt_name=prompt)
+    truth = native.double().encode(texts, prompt_name=prompt)
+    assert truth.dtype == np.float64
+    return truth, float(np.abs(rounded - truth).max())
+
+
+def assert_vectors(vectors, truth, noise):
+    assert (vectors.shape, vectors.dtype) == (truth.shape, np.float32)
+    assert np.abs(vectors - truth).max() <= budget(noise, float(np.abs(truth).max()), "float32")
+
+
+def assert_close(vectors, expected):
+    """Assert that vectors of length 1 differ only by rounding: by 64 units of 1 at most."""
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=64 * 2**-24)
+
+
+@pytest.mark.parametrize(("mode", "prompt"), [("compiled", None), ("eager", "passage")])
+def test_vectors_are_those_of_the_library(sentence_folder, framework, mode, prompt, without_cpp):
+    truth, noise = vectors_of_the_library(sentence_folder, TEXTS, prompt)
+    model = Embedder(sentence_folder, framework=framework, mode=mode, batch_tokens=300)
+    vectors = model.encode(TEXTS, prompt=prompt)
+    assert_vectors(vectors, truth, noise)
+    assert len({vector.tobytes() for vector in vectors.round(3)}) > len(TEXTS) - 4, "most texts have the same vector"
+
+
+def test_the_trained_minilm(tokenizer):
+    texts = sentences(64)
+    truth, noise = vectors_of_the_library(tokenizer.parent, texts, None)
+    assert_vectors(Embedder("minilm").encode(texts), truth, noise)
+
+
+def test_an_encoder_without_a_sentence_embedding(tokenizer, tmp_path):
+    """Pooling is what the library does with such a folder: the mean."""
+    folder = tmp_path / "encoder"
+    port = triglot.port(tokenizer.parent, folder, source_dialect="huggingface", target_dialect="huggingface", heads=())
+    assert port.config.heads_on_top == ()
+    truth, noise = vectors_of_the_library(folder, TEXTS, None)
+    assert_vectors(Embedder(folder, pooling="mean").encode(TEXTS), truth, noise)
+    assert not np.allclose(Embedder(folder, pooling="cls").encode(TEXTS), truth, atol=1e-2)
+    with refusal(InputError, "no sentence embedding.*expected a folder of sentence-transformers.*--pooling"):
+        Embedder(folder)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 13])
+def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
+    """Texts are divided into windows, sorted, and put into batches, and their vectors are in order again."""
+    texts = TEXTS[-count:] if count else []
+    alone = [Embedder(sentence_folder, batch_tokens=1).encode([text])[0] for text in texts]
+    monkeypatch.setattr(text_encoder, "WINDOW", 4)
+    model = Embedder(sentence_folder, batch_tokens=50)
+    vectors = model.encode(iter(texts))
+    assert vectors.shape == (count, 7)
+    assert_close(vectors, np.reshape(alone, (-1, 7)))
+    sizes = [len(window) for window in model.stream(texts)]
+    assert sizes == [len(texts[start : start + 4]) for start in range(0, max(count, 1), 4)]
+
+
+def test_batches_are_sorted_and_small():
+    lengths = [5, 9, 1, 9, 40, 2]
+    batches = list(text_encoder._batches(lengths, 20))
+    assert [[lengths[place] for place in places] for places in batches] == [[40], [9, 9], [5, 2, 1]]
+    assert sorted(place for places in batches for place in places) == [0, 1, 2, 3, 4, 5]
+
+
+def test_few_texts_are_read_ahead(sentence_folder, monkeypatch):
+    monkeypatch.setattr(text_encoder, "WINDOW", 4)
+    read = []
+    windows = Embedder(sentence_folder).stream(read.append(text) or text for text in TEXTS)
+    for number in range(1, 4):
+        next(windows)
+        assert len(read) == 4 * (number + 1)
+
+
+def test_an_npz_checkpoint_with_a_tokenizer(sentence_folder, tmp_path, tokenizer):
+    expected = Embedder(sentence_folder).encode(TEXTS)
+    triglot.port(sentence_folder, tmp_path / "model.npz")
+    for model in (tmp_path / "model.npz", triglot.load(tmp_path / "model.npz")):
+        assert_close(Embedder(model, tokenizer=tokenizer).encode(TEXTS), expected)
+        with refusal(InputError, r"no tokenizer\.json.*set tokenizer"):
+            Embedder(model)
+
+
+def test_bfloat16(sentence_folder):
+    exact = Embedder(sentence_folder).encode(TEXTS)
+    vectors = Embedder(sentence_folder, dtype="bfloat16").encode(TEXTS)
+    assert vectors.dtype == np.float32
+    assert 2**-14 < np.abs(vectors - exact).max() < 2**-4  # rounded to 2^-8 a few times, and not computed in float32
+
+
+ARGUMENTS = {
+    "recipe": ({"model": "bert-base"}, InputError, "bert-base is a recipe.*random.*expected a folder"),
+    "no model": ({"model": "nowhere"}, ModelNotFoundError, "'nowhere' is neither a recipe nor an existing path"),
+    "framework": ({"framework": "caffe"}, FrameworkError, "framework 'caffe'.*torch, paddle, jax"),
+    "mode": ({"mode": "fast"}, FrameworkError, "mode 'fast'"),
+    "batch": ({"batch_tokens": 0}, ConfigError, "batch_tokens is 0; expected a whole number, 1 or more"),
+    "pooling twice": ({"pooling": "mean"}, InputError, "pooling is 'mean', but the model has a sentence embedding"),
+    "tokenizer": ({"tokenizer": "none.json"}, InputError, "the tokenizer none.json is not a file"),
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_arguments_that_are_refused(kind, sentence_folder):
+    options, error, pattern = ARGUMENTS[kind]
+    with refusal(error, pattern):
+        Embedder(**{"model": sentence_folder, **options})
+
+
+def test_a_file_that_is_not_a_tokenizer(sentence_folder):
+    (sentence_folder / "tokenizer.json").write_text("{}")
+    with refusal(InputError, "cannot read the tokenizer .*restore the file"):
+        Embedder(sentence_folder)
+
+
+TEXT_ERRORS = {
+    "a single text": ("one", None, "texts is a single text, 'one'; expected a list"),
+    "a number": (["a", 2], None, "text 1 is a int; expected a str"),
+    "half a character": (["a", "\ud83d"], None, "text 1 is not Unicode.*surrogates"),
+    "prompt": (["a"], "title", "prompt is 'title'; expected one of 'query', 'passage'"),
+}
+
+
+@pytest.mark.parametrize("kind", TEXT_ERRORS)
+def test_texts_that_are_refused(kind, sentence_folder):
+    texts, prompt, pattern = TEXT_ERRORS[kind]
+    with refusal(InputError, pattern):
+        Embedder(sentence_folder).encode(texts, prompt=prompt)

@@ -1,0 +1,126 @@
+"""``triglot encode``: a file of texts becomes a file of vectors, whatever interrupts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from refusals import assert_refused, unchanged
+
+from triglot import Embedder
+from triglot.impls import text_encoder
+from triglot.shared.inputs.text import sentences
+
+KILLS = 5
+TEXTS = sentences(300)
+
+
+@pytest.fixture
+def texts(workplace):
+    path = workplace / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+def test_vectors_are_those_of_the_embedder(sentence_folder, texts, command, framework):
+    code, out, err = command("encode", sentence_folder, texts, "out.npy", "--framework", framework, "--mode", "eager")
+    assert (code, err) == (0, "")
+    assert "out.npy: 300 vectors of size 7" in out
+    vectors = np.load("out.npy")
+    expected = Embedder(sentence_folder, framework=framework, mode="eager").encode(TEXTS)
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, expected)
+    assert sorted(os.listdir()) == ["out.npy", "texts.txt"]
+
+
+def test_options(sentence_folder, texts, command, tokenizer):
+    objects = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
+    texts.with_name("texts.jsonl").write_text(objects)
+    options = ("--field", "body", "--prompt", "passage", "--dtype", "bfloat16", "--batch-tokens", "500")
+    more = ("--tokenizer", tokenizer, "--json", "-", "--threads", "1")
+    code, out, err = command("encode", sentence_folder, "texts.jsonl", "out.npy", *options, *more)
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert (result["schema"], result["texts"], result["size"]) == ("triglot.encode/1", 300, 7)
+    assert result["settings"]["dtype"] == "bfloat16"
+    model = Embedder(sentence_folder, dtype="bfloat16", batch_tokens=500)
+    np.testing.assert_array_equal(np.load("out.npy"), model.encode(TEXTS, prompt="passage"))
+    assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
+
+
+def start(folder, texts, target, *options):
+    """Start the command with small windows, in a process of its own."""
+    code = "import triglot.impls.text_encoder as e; e.WINDOW = 8; from triglot.cli import main; main()"
+    command = [sys.executable, "-c", code, "encode", folder, texts, target, "--batch-tokens", "64", *options]
+    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def interrupt(process, record, number, rows):
+    """Send a signal when more than ``rows`` rows count, and return how many do, and what it prints."""
+    deadline = time.monotonic() + 120
+    counted = rows
+    while counted <= rows:
+        assert time.monotonic() < deadline, "no further rows were counted"
+        assert process.poll() is None, "the run ended before it was interrupted"
+        if record.exists():
+            counted = json.loads(record.read_text())["rows"]
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, err = process.communicate()
+    return json.loads(record.read_text())["rows"], err
+
+
+def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace):
+    _, err = (undisturbed := start(sentence_folder, texts, "undisturbed.npy")).communicate()
+    assert (undisturbed.returncode, err) == (0, "")
+    record, rows = workplace / "killed.npy.part.json", 0
+    for _ in range(KILLS):
+        killed = start(sentence_folder, texts, "killed.npy", "--resume")
+        before, (rows, _) = rows, interrupt(killed, record, signal.SIGKILL, rows)
+        assert killed.returncode == -signal.SIGKILL
+        assert before < rows < len(TEXTS)
+        assert not (workplace / "killed.npy").exists()
+    resumed = start(sentence_folder, texts, "killed.npy", "--resume", "--json", "-")
+    out, err = resumed.communicate()
+    assert (resumed.returncode, err) == (0, "")
+    assert json.loads(out)["encoded_now"] == len(TEXTS) - rows
+    assert (workplace / "killed.npy").read_bytes() == (workplace / "undisturbed.npy").read_bytes()
+
+
+def test_ctrl_c(sentence_folder, texts, workplace):
+    process = start(sentence_folder, texts, "out.npy")
+    rows, err = interrupt(process, workplace / "out.npy.part.json", signal.SIGINT, 0)
+    assert process.returncode == 130
+    assert err == f"triglot: {rows} texts are encoded; continue with --resume\ntriglot: interrupted\n"
+
+
+REFUSED = {
+    "existing": (("texts.txt", "texts.txt"), "cannot write texts.txt.*also an input"),
+    "existing vectors": (("texts.txt", "old.npy"), "old.npy already exists; remove it, or choose another"),
+    "no texts": (("none.txt", "out.npy"), "none.txt is not a file"),
+    "not UTF-8": (("bad.txt", "out.npy"), "line 1 of bad.txt is not UTF-8"),
+    "prompt": (("texts.txt", "out.npy", "--prompt", "x"), "prompt is 'x'; expected one of 'query', 'passage'"),
+    "field": (("texts.txt", "out.npy", "--pooling", "sum"), "pooling.*sum"),
+    "JSON": (("texts.txt", "out.npy", "--json", "out.npy"), "out.npy would be written twice"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused(kind, sentence_folder, texts, command):
+    arguments, pattern = REFUSED[kind]
+    texts.with_name("bad.txt").write_bytes(b"\xff\n")
+    texts.with_name("old.npy").write_bytes(b"")
+    with unchanged(texts.parent):
+        assert_refused(command("encode", sentence_folder, *arguments), pattern)
+
+
+def test_windows_do_not_change_the_file(sentence_folder, texts, command, monkeypatch):
+    """Only rounding depends on the windows, because other texts share a batch."""
+    command("encode", sentence_folder, texts, "one.npy")
+    monkeypatch.setattr(text_encoder, "WINDOW", 7)
+    command("encode", sentence_folder, texts, "many.npy")
+    np.testing.assert_allclose(np.load("many.npy"), np.load("one.npy"), rtol=0, atol=64 * 2**-24)

@@ -1,0 +1,111 @@
+"""``triglot encode``: turn the texts of a file into vectors."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from triglot.commands.options import CPU, FLOAT32, Device, Dtype, Framework, JsonOption, Mode, QuietOption
+from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
+from triglot.embedder import Embedder
+from triglot.impls.text_encoder import BATCH_TOKENS
+from triglot.shared.environment import limit_threads
+from triglot.shared.model.config import SentencePooling
+from triglot.texts import count_lines, read_texts
+from triglot.vector_file import SCHEMA, VectorFile
+
+COMPILED = Mode("compiled")
+
+
+def encode(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder of sentence-transformers, a checkpoint, or minilm.")
+    ],
+    texts: Annotated[
+        str, typer.Argument(metavar="TEXTS", help="File with one text a line, or .jsonl; - reads standard input.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT.npy", help="File to write: one vector for each text.")],
+    framework: Annotated[
+        Framework | None, typer.Option(help="Framework to compute in. Default: the first installed.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="How to run the framework.")] = COMPILED,
+    dtype: Annotated[Dtype, typer.Option(help="Number format to compute in.")] = FLOAT32,
+    device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one per core.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Prompt of the model to put before each text.")
+    ] = None,
+    field: Annotated[str, typer.Option(metavar="NAME", help="Field of the text in a .jsonl file.")] = "text",
+    pooling: Annotated[
+        SentencePooling | None, typer.Option(help="How to pool an encoder without a sentence embedding.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The tokenizer.json. Default: the one of MODEL.")
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in a batch.")] = BATCH_TOKENS,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Turn texts into vectors.
+
+    OUT.npy gets one float32 vector for each text, in the order of the texts. It appears when all are computed; until
+    then, they are in OUT.npy.part.
+    """
+    from triglot import tables  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
+
+    check_output(json_file, model, texts, tokenizer)
+    check_apart(target, json_file)
+    check_not_input(target, model, texts, tokenizer)
+    total = count_lines(texts)
+    limit_threads(threads)
+    embedder = Embedder(
+        model,
+        framework=framework.value if framework else None,
+        mode=mode.value,
+        dtype=dtype.value,
+        device=device.value,
+        pooling=pooling,
+        tokenizer=tokenizer,
+        batch_tokens=batch_tokens,
+    )
+    source = read_texts(texts, field)
+    unwritten: deque[str] = deque()
+
+    def remaining() -> Iterator[str]:
+        for text in source:
+            unwritten.append(text)
+            yield text
+
+    with VectorFile(target, embedder.size, embedder.settings(prompt), resume=resume) as file:
+        file.skip(source)
+        earlier, begin = file.rows, time.perf_counter()
+        try:
+            with progress("encode", quiet=quiet) as on_progress:
+                for vectors in embedder.stream(remaining(), prompt=prompt):
+                    file.append([unwritten.popleft() for _ in vectors], vectors)
+                    if on_progress:
+                        speed = (file.rows - earlier) / (time.perf_counter() - begin)
+                        on_progress(file.rows, max(total, file.rows), f"{speed:,.0f} texts/s")
+        except KeyboardInterrupt:
+            sys.stderr.write(f"triglot: {file.rows:,} texts are encoded; continue with --resume\n")
+            raise
+        file.complete()
+    seconds = time.perf_counter() - begin
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "texts": file.rows,
+        "size": embedder.size,
+        "encoded_now": file.rows - earlier,
+        "seconds": seconds,
+        "settings": embedder.settings(prompt),
+    }
+    write_json(json_file, result)
+    if shows_tables(json_file, quiet=quiet):
+        speed = f"{(file.rows - earlier) / seconds:,.0f} texts/s"
+        show(tables.print_line, f"{target}: {file.rows:,} vectors of size {embedder.size} ({speed})")
