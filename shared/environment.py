@@ -20,7 +20,7 @@ _SWITCH = re.compile(
 
 PACKAGES = (
     *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
-    *("transformers", "sentence-transformers", "onnxruntime"),  # run originals and peers
+    *("transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2"),  # run originals and peers
 )
 
 

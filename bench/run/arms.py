@@ -150,6 +150,20 @@ ARMS: dict[str, Arm] = {
         ("torch", "onnx", "onnxscript", "onnxruntime"),
         {"cpu": ("float32",)},
     ),
+    "openvino": _peer(
+        "openvino",
+        "compiled",
+        "openvino_model:OpenVinoArm",
+        ("torch", "onnx", "onnxscript", "openvino"),
+        {"cpu": ("float32", "bfloat16")},
+    ),
+    "ctranslate2": _peer(
+        "ctranslate2",
+        "compiled",
+        "ctranslate2_encoder:CTranslate2Arm",
+        ("torch", "transformers", "ctranslate2"),
+        {"cpu": ("float32",)},
+    ),
 }
 
 
