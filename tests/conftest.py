@@ -175,7 +175,7 @@ def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, **changed):
-        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
+        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from time import monotonic, process_time, sleep
+from time import monotonic, process_time
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,7 @@ class Workers:
         try:
             self._build(case)
             self._warm_up(case)
+            self._ask(case, "settle", {})
         except _CaseError as error:
             self._fail(case, error)
         return self.is_alive(case)
@@ -186,15 +187,16 @@ class Workers:
         """Take the samples of one turn. Return whether that worked: not if the case is dead, or dies.
 
         The first call of a turn does not count, because it finds cold caches and processors that slept during the turns
-        of others. For long calls, that effect is too small to spend another call on.
+        of others. For long calls, that effect is too small to spend another call on. The turn ends when the threads of
+        the case sleep.
         """
         if case not in self._alive:
             return False
-        sleep(self.settings.pause)
         try:
             if self.call_seconds(case) < LONG_CALL:
                 self._sample(case, UNCOUNTED)
             answer = self._sample(case, seconds)
+            self._ask(case, "settle", {})
         except _CaseError as error:
             self._fail(case, error)
             return False

@@ -38,7 +38,7 @@ ModelsArgument = Annotated[
 Workload = StrEnum("Workload", WORKLOADS)
 Order = StrEnum("Order", ORDERS)
 Allocator = StrEnum("Allocator", tuple(ALLOCATORS))
-FORWARD, PADDED, KEEP = Workload("forward"), Order("padded"), Allocator("keep")  # the defaults
+FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("default")  # the defaults
 
 
 def bench(
@@ -70,8 +70,8 @@ def bench(
         int | None, typer.Option(min=1, max=10**9, metavar="MIB", help="Memory limit of each arm. Default: none.")
     ] = None,
     allocator: Annotated[
-        Allocator, typer.Option(help="Keep freed memory for the next call, or use the system's default.")
-    ] = KEEP,
+        Allocator, typer.Option(help="Use the system's default, or keep freed memory for the next call.")
+    ] = SYSTEM,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
