@@ -88,12 +88,14 @@ class Settings:
 
     ``seconds`` of samples are taken for each case, spread over ``rounds``. ``together`` workers are alive beside the
     baseline. ``again`` starts a twin of the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is
-    the private memory in MiB that a worker may write to; None sets no limit.
+    the private memory in MiB that a worker may write to; None sets no limit. ``quick`` leaves out the roofline, the
+    extra rounds and the preparation of PyTorch's compiler.
     """
 
     seconds: float = 1.5
     rounds: int = 48
     warm_up: float = 2.0
+    quick: bool = False
     together: int = 5
     time_limit: float = 600.0
     seed: int = 0

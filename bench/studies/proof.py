@@ -195,11 +195,15 @@ def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> list[dict
     with TemporaryDirectory(prefix="triglot-") as folder, Toolchain(settings.time_limit) as toolchain:
         work = Work(model, cell, settings, Path(folder))
         for start in range(0, len(cases), TOGETHER):
-            with Workers(work, settings, WORKER, lambda _: None, toolchain) as workers, ExitStack() as scripts:
+            with Workers(work, settings, WORKER, _show_nothing, toolchain) as workers, ExitStack() as scripts:
                 group = [case for case in cases[start : start + TOGETHER] if workers.start(case)]
                 medians = {case: scripts.enter_context(_plain_script(case, work.checkpoint)) for case in group}
                 found += _take_turns(workers, medians, settings)
     return found
+
+
+def _show_nothing(_text: str, _rounds: float = 0.0) -> None:
+    pass
 
 
 @contextmanager
