@@ -15,7 +15,7 @@
 # make real-models  port trained models from PyPI, and compare them with transformers
 # make training     compare 300 steps of training between the frameworks
 # make gpu          run the tests that need a GPU
-# make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, an independent clock
+# make bench-proof  prove the benchmark itself: noise floor, sensitivity, overhead, plain scripts
 #
 # Measurements:
 # make convergence  train the toy translation to the end in each framework (one hour)

@@ -1,7 +1,9 @@
 """Terminal output for people: tables on standard output, progress bars on standard error."""
 
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from time import monotonic
 
 import rich.box
 from rich.console import Console
@@ -17,8 +19,9 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-OnProgress = Callable[[int, int, str], None]  # steps or bytes done, and in total; name of the current step
+OnProgress = Callable[[float, int, str], None]  # steps or bytes done, and in total; name of the current step
 
+LINE_SECONDS = 5.0  # between two lines of progress
 _PIPE_WIDTH = 200  # columns; a pipe has no width of its own, and nothing should be cut
 
 
@@ -59,14 +62,17 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def progress(title: str, *, quiet: bool, in_bytes: bool = False) -> Generator[OnProgress | None]:
+def progress(
+    title: str, *, quiet: bool, in_bytes: bool = False, in_lines: bool = False
+) -> Generator[OnProgress | None]:
     """Show a progress bar and yield the function that updates it; yield None if quiet or not on a terminal.
 
-    ``in_bytes``: steps are bytes, so show sizes and a rate.
+    ``in_bytes``: steps are bytes, so show sizes and a rate. ``in_lines``: if not on a terminal, print a plain line
+    every few seconds.
     """
     screen = Console(stderr=True)
     if quiet or not screen.is_terminal:
-        yield None
+        yield _progress_lines(title) if in_lines and not quiet else None
         return
     columns = (
         TextColumn(title),
@@ -80,3 +86,21 @@ def progress(title: str, *, quiet: bool, in_bytes: bool = False) -> Generator[On
     with Progress(*columns, console=screen, transient=True, speed_estimate_period=1e6) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+def _progress_lines(title: str) -> OnProgress:
+    """Return a function that prints where the work is and how long the rest will take, but not too often."""
+    begin = last = monotonic()
+
+    def update(done: float, total: int, name: str) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - last < LINE_SECONDS:
+            return
+        last = now
+        minutes, seconds = divmod(round((now - begin) * (total - done) / done), 60) if done else (0, 0)
+        left = f", about {minutes}:{seconds:02} left" if done else ""
+        sys.stderr.write(f"{title}: {done:.0f} of {total} done{left}: {name}\n")
+        sys.stderr.flush()
+
+    return update

@@ -5,12 +5,16 @@ import platform
 import re
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
 
-# Idle threads sleep instead of spinning on a core that another process needs. Paddle logs only warnings and errors.
-_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "GLOG_minloglevel": "1"}
+# For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It
+# makes short calls of PyTorch almost twice as slow, and those of JAX not at all, so a benchmark must not set it.
+SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
+
+_QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
 
 # Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(

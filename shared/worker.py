@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from traceback import extract_tb
-from types import MappingProxyType
 from typing import Any, cast
 
-from .environment import thread_settings
+from .environment import SLEEPING_THREADS, thread_settings
 from .errors import FrameworkError, TriglotError
 
 IMPLEMENTATIONS = Path(__file__).parents[1] / "impls"
@@ -87,7 +86,11 @@ def _read_requests(requests: queue.Queue[Message]) -> None:
 
 
 class Worker:
-    """A worker process and the requests to it. When it is closed, no process is left behind."""
+    """A worker process and the requests to it. When it is closed, no process is left behind.
+
+    ``variables`` are set in its environment. By default, its idle threads sleep: the workers of the harness run at the
+    same time, and their times are not reported.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Worker:
         log: Path,
         threads: int,
         time_limit: float,
-        variables: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = SLEEPING_THREADS,
     ) -> None:
         self._time_limit = time_limit
         self._log = log

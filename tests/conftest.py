@@ -22,6 +22,7 @@ from triglot.bench.run.cases import Cell, Settings
 from triglot.bench.run.rounds import ExtraTime
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
+from triglot.shared import console
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
@@ -157,7 +158,11 @@ def check_small():
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """Register arms that run the reference, or fail in the way that their names say. The command of their worker."""
+    """Register arms that run the reference, or fail in the way that their names say. The command of their worker.
+
+    However long a sweep takes, it prints no line of progress.
+    """
+    monkeypatch.setattr(console, "LINE_SECONDS", float("inf"))
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
     monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
@@ -175,7 +180,7 @@ def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, **changed):
-        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "pause": 0, "time_limit": 6} | changed)
+        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)

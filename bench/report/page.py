@@ -1,12 +1,8 @@
-"""A report as one HTML page that needs no other file: ``triglot bench --html``.
-
-A report that ``--json`` wrote becomes a page with ``python -m triglot.bench.report.page RESULT.json PAGE.html``.
-"""
+"""A report as one HTML page that needs no other file: ``triglot bench --html``."""
 
 import importlib.resources
 import importlib.util
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +10,9 @@ from typing import Any
 
 from triglot.bench.run.cases import Cell
 from triglot.shared import files
-from triglot.shared.errors import OutputError, TriglotError
+from triglot.shared.errors import OutputError
 
-from . import document, tables
+from . import tables
 from .comparison import NO_CHANGES, Changes
 from .report import Report, Result, Table
 
@@ -129,7 +125,7 @@ def _cell_section(report: Report, table: Table) -> _Section:
     from . import plots  # noqa: PLC0415 (matplotlib)
 
     timed = [row.result for row in table.rows if row.result.status == "ok"]
-    columns, texts = tables.used_columns(table.rows)
+    columns, texts = tables.used_columns(table)
     rows = [(row.result.status, row_texts) for row, row_texts in zip(table.rows, texts, strict=True)]
     section = _Section(tables.title(table.cell), columns, rows, tables.notes(table, report.surroundings))
     if timed:
@@ -143,21 +139,3 @@ def _cell_section(report: Report, table: Table) -> _Section:
     if timed:
         section.plots += [plots.memory(timed), plots.cold_starts(timed)]
     return section
-
-
-def main() -> None:
-    """Write the page of a JSON file."""
-    if len(sys.argv) != 3:
-        sys.stderr.write("triglot: expected two arguments, RESULT.json and PAGE.html\n")
-        sys.exit(2)
-    result, target = map(Path, sys.argv[1:])
-    try:
-        check_page(target)
-        write_page(document.read(result), target)
-    except TriglotError as error:
-        sys.stderr.write(f"triglot: {error}\n")
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -37,10 +37,9 @@ def short_table(report: Report) -> str:
     lines = [
         f"**{tables.title(table.cell)}**",
         "",
-        f"The {len(fastest)} fastest of {len(table.rows)} arms, sorted by their time relative to the baseline, "
-        f"{table.baseline}:",
+        f"The {len(fastest)} fastest of {len(table.rows)} arms, sorted by their time relative to {table.baseline}:",
         "",
-        *tables.markdown_table(COLUMNS, texts),
+        *tables.markdown_table([tables.heading(column, table) for column in COLUMNS], texts),
     ]
     return "\n".join(lines) + "\n"
 

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from triglot.bench.machine import load
 from triglot.bench.machine.roofline import Roofline
+from triglot.bench.run.arms import ARMS
 from triglot.bench.run.batches import SENTENCE_BATCHES
 from triglot.bench.run.cases import Cell
 from triglot.shared import console
@@ -14,7 +15,7 @@ from triglot.shared import console
 from .comparison import NO_CHANGES, Change, Changes
 from .report import Report, Row, Surroundings, Table
 
-COLUMNS = ("arm", "parity", "ms", "tokens/s", "GFLOP/s", "of roofline", "times the baseline", "cold start, s", "MiB")
+COLUMNS = ("arm", "parity", "times the baseline", "ms", "tokens/s", "GFLOP/s", "of roofline", "cold start, s", "MiB")
 CHANGE_COLUMNS = ("case", "times as long as before", "verdict")
 _CHANGE_STYLES = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
 
@@ -32,6 +33,15 @@ def title(cell: Cell) -> str:
 def where(place: Cell | Roofline) -> str:
     """Describe in words what a time or a roofline was measured with."""
     return f"{place.dtype}, {place.device}, {place.threads} thread{'' if place.threads == 1 else 's'}"
+
+
+def heading(column: str, table: Table) -> str:
+    """Return the heading of one of ``COLUMNS``: it names the baseline, and says what the milliseconds are for."""
+    if column == "times the baseline":
+        return f"times {table.baseline}"
+    if column == "ms":
+        return "ms per batch" if table.cell.order == "padded" else f"ms per {SENTENCE_BATCHES} batches"
+    return column
 
 
 def cells(row: Row) -> dict[str, str]:
@@ -58,11 +68,11 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
-def used_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns that are not empty, and the text of each row in them."""
-    texts = [cells(row) for row in rows]
+def used_columns(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the headings of the columns that are not empty, and the text of each row in them."""
+    texts = [cells(row) for row in table.rows]
     used = [column for column in COLUMNS if any(text[column] for text in texts)]
-    return used, [[text[column] for column in used] for text in texts]
+    return [heading(column, table) for column in used], [[text[column] for column in used] for text in texts]
 
 
 def change_cells(change: Change) -> list[str]:
@@ -72,7 +82,9 @@ def change_cells(change: Change) -> list[str]:
 
 def notes(table: Table, surroundings: Surroundings) -> str:
     """Say what a reader must know to interpret the numbers of a table."""
-    parts = [f"Ratios are relative to {table.baseline}; below 1 is faster."] if table.baseline else []
+    parts = [f"Sorted by the time relative to {table.baseline}; below 1 is faster."] if table.baseline else []
+    if surroundings.settings.get("quick"):
+        parts.append(_what_quick_left_out(table))
     if table.has_other_baselines:
         parts.append("Ratios to a baseline that failed are only in the JSON.")
     if table.twin:
@@ -96,11 +108,23 @@ def notes(table: Table, surroundings: Surroundings) -> str:
     return " ".join(parts)
 
 
+def _what_quick_left_out(table: Table) -> str:
+    timed = {row.result.case.arm for row in table.rows}
+    if left_out := [arm for arm in ARMS if arm not in timed]:
+        arms = f" {len(left_out)} arms ({', '.join(left_out)});"
+    else:
+        arms = ""
+    return (
+        f"A quick look, with wide intervals. Left out:{arms} the twin, so the noise floor is not known; the roofline; "
+        "more rounds on an unsteady machine. A cold start may include what PyTorch's compiler learns once on a machine."
+    )
+
+
 def markdown(report: Report, changes: Changes = NO_CHANGES) -> str:
     """Return a table for each cell and, if there are any, the changes since an earlier report."""
     lines: list[str] = []
     for table in report.tables():
-        lines += [f"**{title(table.cell)}**", "", *markdown_table(*used_columns(table.rows)), ""]
+        lines += [f"**{title(table.cell)}**", "", *markdown_table(*used_columns(table)), ""]
         lines += [notes(table, report.surroundings), ""]
     if changes.cases:
         lines += ["**Since the earlier report**", ""]
@@ -125,15 +149,15 @@ def print_report(report: Report) -> None:
     for table in report.tables():
         screen.print()
         screen.print(title(table.cell))
-        _print_rows(table.rows)
+        _print_rows(table)
         screen.print(notes(table, report.surroundings))
 
 
-def _print_rows(rows: Sequence[Row]) -> None:
-    columns, texts = used_columns(rows)
+def _print_rows(table: Table) -> None:
+    columns, texts = used_columns(table)
     timed = console.table(*console.word_columns(columns[0]), columns[1], *console.number_columns(*columns[2:]))
     untimed: list[str] = []
-    for row, (arm, verdict, *measured) in zip(rows, texts, strict=True):
+    for row, (arm, verdict, *measured) in zip(table.rows, texts, strict=True):
         if row.result.status == "ok":
             timed.add_row(arm, Text(verdict, "green"), *measured)
         else:

@@ -172,6 +172,13 @@ def register(name: str, arm: Arm) -> None:
     ARMS[name] = arm
 
 
+def quick_arms(workload: str) -> list[str]:
+    """Return the arms of ``--quick``: the baseline, the fastest of each framework, and the best-known peers."""
+    mode = "jit" if workload in WITH_GRADIENTS or workload == "generation" else "compiled"
+    own = ["triglot-torch-eager", f"triglot-torch-{mode}", f"triglot-paddle-{mode}", "triglot-jax-jit"]
+    return [*own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]
+
+
 def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the arms with these frameworks, modes and names. An empty list selects all.
 

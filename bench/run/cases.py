@@ -8,13 +8,12 @@ WORKLOADS = ("forward", "forward+backward", "training", "generation")
 ORDERS = ("padded", "arrival", "sorted")
 
 # What glibc does with large blocks that were freed. By default it may return them to the system and fetch them again
-# for the next call. Whether it does depends on how the blocks lie in that process: PyTorch's eager mode was up to 25 %
-# slower for the whole life of a process, and two workers of the same arm differed by up to 19 %. Keeping the blocks
-# makes all arms alike, and fast. Large pages do the same for the placement of blocks in physical memory.
+# for the next call, and a benchmark has to show what that costs. "keep" keeps them, on large pages, for users who set
+# the same variables.
 ALLOCATORS = {
+    "default": {},
     "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
     | {"MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-    "default": {},
 }
 
 
@@ -87,21 +86,21 @@ def cells_of_grid(
 class Settings:
     """How a sweep measures.
 
-    ``seconds`` of samples are taken for each case, spread over ``rounds``. In the ``pause`` before each turn, threads
-    of the previous arm stop spinning. ``together`` workers are alive beside the baseline. ``again`` starts a twin of
-    the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is the private memory in MiB that a
-    worker may write to; None sets no limit.
+    ``seconds`` of samples are taken for each case, spread over ``rounds``. ``together`` workers are alive beside the
+    baseline. ``again`` starts a twin of the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is
+    the private memory in MiB that a worker may write to; None sets no limit. ``quick`` leaves out the roofline, the
+    extra rounds and the preparation of PyTorch's compiler.
     """
 
     seconds: float = 1.5
     rounds: int = 48
     warm_up: float = 2.0
-    pause: float = 0.02
+    quick: bool = False
     together: int = 5
     time_limit: float = 600.0
     seed: int = 0
     again: bool = True
-    allocator: str = "keep"
+    allocator: str = "default"
     memory_limit_mb: int | None = None
 
     def affecting_results(self) -> dict[str, Any]:
@@ -109,6 +108,10 @@ class Settings:
         return {name: value for name, value in vars(self).items() if name not in ("time_limit", "memory_limit_mb")}
 
     def worker_variables(self) -> dict[str, str]:
-        """Return the environment variables of every process that computes."""
-        # JAX would reserve three quarters of a GPU's memory for each worker that is alive.
+        """Return the environment variables of every process that computes.
+
+        Arms run as in a user's own script, so nothing else is set but the thread count, and the caches that make cold
+        starts cold.
+        """
+        # On a GPU, JAX would reserve three quarters of the memory for each worker that is alive.
         return {**ALLOCATORS[self.allocator], "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

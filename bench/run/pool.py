@@ -1,12 +1,12 @@
 """The worker processes of a cell: start them, judge their outputs, warm them up, and ask them for samples."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from time import monotonic, process_time, sleep
-from typing import Any
+from time import monotonic, process_time
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,14 @@ UNCOUNTED = 0.01  # seconds of calls, and at least one call, that do not count a
 # Seconds. In three arms with calls this long, the first call of a turn took -14, 5 and 10 ms longer than the second,
 # give or take 7, 9 and 14, which is not worth an extra call. In arms with calls of 0.2 s it took up to 13 ms longer.
 LONG_CALL = 0.7
+
+
+class OnStep(Protocol):
+    """What is called at each step."""
+
+    def __call__(self, text: str, rounds: float = 0.0, /) -> None:
+        """Show the step. ``rounds`` is the share of the group's planned rounds that is done."""
+        ...
 
 
 class _CaseError(Exception):
@@ -53,7 +61,7 @@ class Workers:
         work: Work,
         settings: Settings,
         command: Sequence[str],
-        on_step: Callable[[str], None],
+        on_step: OnStep,
         toolchain: Toolchain,
     ) -> None:
         self._work, self._command, self._toolchain = work, command, toolchain
@@ -119,6 +127,7 @@ class Workers:
         try:
             self._build(case)
             self._warm_up(case)
+            self._ask(case, "settle", {})
         except _CaseError as error:
             self._fail(case, error)
         return self.is_alive(case)
@@ -131,7 +140,7 @@ class Workers:
         except FrameworkError as error:
             raise _CaseError(str(error)) from error
         folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=work.folder))
-        if arm.compiles_cpp(case.cell.device):
+        if arm.compiles_cpp(case.cell.device) and not self.settings.quick:
             self.on_step("preparing PyTorch's compiler")
             try:
                 self._toolchain.copy_to(folder)
@@ -182,27 +191,28 @@ class Workers:
         self._results[case].warm_up_calls = sum(map(len, windows))
         self._measured[case].call_s = float(np.median(np.concatenate(windows[-3:]))) / 1000
 
-    def sample(self, case: Case, seconds: float) -> bool:
-        """Take the samples of one turn. Return whether that worked: not if the case is dead, or dies.
+    def sample(self, case: Case, seconds: float) -> list[float] | None:
+        """Take the samples of one turn, and return their milliseconds; None if the case is dead, or dies.
 
         The first call of a turn does not count, because it finds cold caches and processors that slept during the turns
-        of others. For long calls, that effect is too small to spend another call on.
+        of others. For long calls, that effect is too small to spend another call on. The turn ends when the threads of
+        the case sleep.
         """
         if case not in self._alive:
-            return False
-        sleep(self.settings.pause)
+            return None
         try:
             if self.call_seconds(case) < LONG_CALL:
                 self._sample(case, UNCOUNTED)
             answer = self._sample(case, seconds)
+            self._ask(case, "settle", {})
         except _CaseError as error:
             self._fail(case, error)
-            return False
+            return None
         result = self._results[case]
         result.rounds.append(answer["samples_ms"])
         self._measured[case].device_samples += answer["device_ms"]
         result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
-        return True
+        return answer["samples_ms"]
 
     def close(self, cases: Iterable[Case]) -> None:
         """End the processes of these cases."""

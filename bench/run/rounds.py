@@ -3,7 +3,8 @@
 On an unsteady machine, a group of arms may continue after the planned rounds, as long as ``ExtraTime`` allows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
@@ -51,11 +52,19 @@ class ExtraTime:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The baseline that is alive after the rounds, the ratios to it, and the seconds spent on extra rounds."""
+    """The baseline that is alive after the rounds, the ratios to it, and the seconds spent on extra rounds.
+
+    ``is_interrupted``: Ctrl-C ended the rounds, so there are fewer than planned.
+    """
 
     baseline: Case | None
     comparisons: Sequence[Comparison]
     extra_seconds: float
+    is_interrupted: bool = False
+
+
+# The samples of each case in each round in which it took part.
+_Turns = dict[Case, dict[int, list[float]]]
 
 
 def take_turns(
@@ -65,20 +74,24 @@ def take_turns(
     generator: np.random.Generator,
     extra_seconds: Callable[[], float],
 ) -> Outcome:
-    """Run the rounds of a group. ``extra_seconds`` is called when the planned rounds are over."""
-    turns: dict[Case, list[int]] = {}  # the rounds in which each case took part
+    """Run the rounds of a group. ``extra_seconds`` is called when the planned rounds are over.
+
+    Ctrl-C ends the rounds; the outcome says so, and the caller has to raise it again.
+    """
+    turns: _Turns = {}
     baseline, others = _live_baseline(baseline, others, workers, turns)
     if baseline is None:
         return Outcome(None, [], 0.0)
     cases = [baseline, *others]
-    turns |= {case: [] for case in cases}
+    turns |= {case: {} for case in cases}
     settings = workers.settings
     planned = planned_rounds(workers.call_seconds(baseline), settings)
     wanted = {case: min(planned, planned_rounds(workers.call_seconds(case), settings)) for case in cases}
     begin = extra_begin = monotonic()
-    extra = 0.0
-    with workers.watching_others():
-        for number in range(MOST_EXTENDED * planned):
+    extra, is_interrupted = 0.0, False
+    with workers.watching_others(), suppress(KeyboardInterrupt):
+        is_interrupted = True
+        for number in range(planned if settings.quick else MOST_EXTENDED * planned):
             if number == planned:
                 extra_begin, extra = monotonic(), extra_seconds()
             if number >= planned:
@@ -90,20 +103,24 @@ def take_turns(
                     if all(comparison.ratio.is_precise for comparison in comparisons):  # also if there are none
                         break
             total = f"{planned}" if number < planned else f"up to {MOST_EXTENDED * planned}, on an unsteady machine"
-            workers.on_step(f"round {number + 1} of {total}: {', '.join(case.arm for case in cases)}")
+            arms = ", ".join(case.arm for case in cases)
+            workers.on_step(f"round {number + 1} of {total}: {arms}", min(1.0, number / planned))
             for place in generator.permutation(len(cases)):
                 case = cases[int(place)]
-                if takes_part(number, wanted[case], planned) and workers.sample(case, settings.seconds / wanted[case]):
-                    turns[case].append(number)
+                if takes_part(number, wanted[case], planned):
+                    samples = workers.sample(case, settings.seconds / wanted[case])
+                    turns[case] |= {number: samples} if samples else {}
             previous = baseline
             baseline, others = _live_baseline(baseline, others, workers, turns)
             if baseline is not None and baseline != previous:
                 wanted[baseline] = planned  # so that every later round has something to compare with
-    return Outcome(baseline, _compare(baseline, others, workers, turns), monotonic() - extra_begin)
+        is_interrupted = False
+    comparisons = _compare(baseline, others, workers, turns)
+    return Outcome(baseline, comparisons, monotonic() - extra_begin, is_interrupted)
 
 
 def _live_baseline(
-    baseline: Case | None, others: Sequence[Case], workers: Workers, turns: Mapping[Case, Sequence[int]]
+    baseline: Case | None, others: Sequence[Case], workers: Workers, turns: _Turns
 ) -> tuple[Case | None, Sequence[Case]]:
     """Return the baseline and the others. A dead baseline is replaced by the case with most turns, never by a twin."""
     if workers.is_alive(baseline):
@@ -115,28 +132,20 @@ def _live_baseline(
     return successor, [case for case in alive if case != successor]
 
 
-def _compare(
-    baseline: Case | None, others: Sequence[Case], workers: Workers, turns: Mapping[Case, Sequence[int]]
-) -> list[Comparison]:
+def _compare(baseline: Case | None, others: Sequence[Case], workers: Workers, turns: _Turns) -> list[Comparison]:
     """Return the ratios of the cases that succeeded, from rounds shared with the baseline, if those are enough."""
     if baseline is None or workers.result(baseline).status != "ok":
         return []
-    of_baseline = _samples_by_round(baseline, workers, turns)
+    of_baseline = turns[baseline]
     enough = min(FEWEST_ROUNDS, workers.settings.rounds)
     comparisons: list[Comparison] = []
     for case in others:
-        of_case = _samples_by_round(case, workers, turns)
+        of_case = turns[case]
         shared = [number for number in of_case if number in of_baseline]
         if workers.result(case).status == "ok" and len(shared) >= enough:
             ratio = paired_ratio([of_case[number] for number in shared], [of_baseline[number] for number in shared])
             comparisons.append(Comparison(case.id, baseline.id, ratio))
     return comparisons
-
-
-def _samples_by_round(case: Case, workers: Workers, turns: Mapping[Case, Sequence[int]]) -> dict[int, list[float]]:
-    """Return the samples of a case by round. The baseline also has samples of earlier groups, which come first."""
-    rounds = workers.result(case).rounds
-    return dict(zip(turns[case], rounds[len(rounds) - len(turns[case]) :], strict=True))
 
 
 def planned_rounds(call_seconds: float, settings: Settings) -> int:

@@ -35,10 +35,10 @@ MEMORY_MB = 10 * 1024  # for all workers that are alive at once, so that a sweep
 class Sweep:
     """The arms in the cells of some models, and what was measured for them so far.
 
-    ``on_step`` receives the number of finished cases and a description of the current step. ``on_report`` receives the
-    report so far, after each group. ``earlier`` is a report to complete: its results are not timed again if code,
-    weights, environment and settings are the same, and results that are not asked for now stay in it. ``command``
-    starts a worker; the default is ``WORKER``.
+    ``on_step`` receives how many cases are finished, with fractions, and a description of the current step.
+    ``on_report`` receives the report so far, after each group. ``earlier`` is a report to complete: its results are not
+    timed again if code, weights, environment and settings are the same, and results that are not asked for now stay in
+    it. ``command`` starts a worker; the default is ``WORKER``.
 
     Raises:
         BenchError: ``earlier`` cannot be completed.
@@ -51,7 +51,7 @@ class Sweep:
         arms: Sequence[str],
         settings: Settings,
         *,
-        on_step: Callable[[int, str], None] = lambda _done, _text: None,
+        on_step: Callable[[float, str], None] = lambda _done, _text: None,
         on_report: Callable[[Report], None] = lambda _: None,
         earlier: Report | None = None,
         command: Sequence[str] | None = None,
@@ -59,6 +59,7 @@ class Sweep:
         self._models = {model.name: model for model in models}
         self._cells, self._arms, self._settings = cells, arms, settings
         self._on_step, self._on_report = on_step, on_report
+        self._started = 0  # cases of the current group
         self._command = command or WORKER
         self._toolchain = Toolchain(settings.time_limit)
         self._generators = {name: np.random.default_rng(settings.seed) for name in self._models}
@@ -80,13 +81,15 @@ class Sweep:
     def run(self) -> Report:
         """Measure the rooflines, and time every arm in every cell.
 
+        After a ``KeyboardInterrupt``, ``report`` has what was measured so far.
+
         Raises:
             InputError: no cell fits its model.
             BenchError: no framework finds the device.
         """
         check_cells([(cell, self._models[cell.model]) for cell in self._cells], self._settings.seed)
         cells = [cell for cell in self._cells if self._has_work(cell)]
-        places = sorted({(cell.dtype, cell.device, cell.threads) for cell in cells})
+        places = sorted({(cell.dtype, cell.device, cell.threads) for cell in cells if not self._settings.quick})
         # Before the first case and after the last, because a slow moment does not show what the hardware can do.
         for place in places:
             self._measure_roofline(impls.installed(), *place)
@@ -116,9 +119,10 @@ class Sweep:
         place = (dtype, device, threads)
         self._rooflines[place] = measured.combined_with(self._rooflines.get(place))
 
-    def _show(self, text: str) -> None:
-        done = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
-        self._on_step(done, text)
+    def _show(self, text: str, rounds: float = 0.0) -> None:
+        finished = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
+        # To start a case takes about as long as its rounds.
+        self._on_step(finished + self._started * (1 + rounds) / 2, text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
         try:
@@ -156,19 +160,24 @@ class Sweep:
         reused = {result.case for result in before}
         earlier_baseline = self._earlier.baseline(cell, [result.case for result in before if result.status == "ok"])
         with Workers(work, self._settings, self._command, self._show, self._toolchain) as workers:
-            for _ in self._groups(cases, earlier_baseline, workers):
+            for is_interrupted in self._groups(cases, earlier_baseline, workers):
                 # After each group, so that an interrupted sweep loses little.
                 now = workers.used_by_others()
                 all_others[cell.id] = max(others, now or 0.0) if others else now
                 self.surroundings.workers |= workers.environments
                 new = [result for result in workers.results() if result.case not in reused]
+                if is_interrupted:
+                    new = [result for result in new if result.rounds or result.status != "ok"]
                 for result in new:
                     result.digest = self._earlier.digest(result.case)
                 self.results = before + new
+                self._started = 0
+                if is_interrupted:  # a file would keep the few rounds of this group when it is resumed
+                    raise KeyboardInterrupt
                 self._on_report(self.report())
 
-    def _groups(self, cases: list[Case], earlier_baseline: Case | None, workers: Workers) -> Iterator[None]:
-        """Time the cases group by group. Yield after each group."""
+    def _groups(self, cases: list[Case], earlier_baseline: Case | None, workers: Workers) -> Iterator[bool]:
+        """Time the cases group by group. Yield after each group whether it was interrupted."""
         candidates = [earlier_baseline] if earlier_baseline is not None else []
         baseline: Case | None = None
         extra_time = ExtraTime()
@@ -176,21 +185,26 @@ class Sweep:
         while cases:
             while (candidates or cases) and not workers.is_alive(baseline):
                 baseline = (candidates or cases).pop(0)
-                workers.start(baseline)
+                self._start(baseline, workers)
             if baseline is not None and workers.is_alive(baseline) and self._settings.again:
                 twin = Case(baseline.arm, baseline.cell, is_twin=True)
                 cases = [twin, *cases] if not self._has_result(twin) else cases
             size = group_size(workers.peak_mb(baseline), self._settings.together, load.available_mb())
             groups = max(1, ceil(len(cases) / size))
             group, cases = cases[:size], cases[size:]
-            alive = [case for case in group if workers.start(case)]
+            alive = [case for case in group if self._start(case, workers)]
             extra_seconds = partial(extra_time.share_of_group, len(workers.results()), len(cases), groups)
             outcome = take_turns(baseline, alive, workers, generator, extra_seconds)
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
             extra_time.spend(outcome.extra_seconds)
             workers.close(case for case in alive if case != baseline)
-            yield
+            yield outcome.is_interrupted
+
+    def _start(self, case: Case, workers: Workers) -> bool:
+        is_alive = workers.start(case)
+        self._started += not case.is_twin
+        return is_alive
 
     def _reuse(self, case: Case) -> None:
         """Take over the earlier result of a case, if there is one from the same conditions."""

@@ -21,6 +21,7 @@ from .arms import PLAN
 from .cases import Cell, Settings
 
 JUDGED_TOKENS = 1024  # of a batch; the reference computes them in a few seconds
+QUICKLY_JUDGED_TOKENS = 256  # of a batch, with ``--quick``
 CONFIRMED_TOKENS = 128  # of a batch on which the reference confirms gradients, because the complex step is slow
 
 Truth = ForwardTruth | TrainingTruth | GenerationTruth
@@ -57,7 +58,10 @@ class Work:
         self._truth: Truth | FrameworkError | None = None
         generated = config.target_max_length if cell.workload == "generation" else 0
         # At least two rows, because the first one has no padding, and padding must be judged too.
-        self.first_rows = batches.first_rows(self.batches[0], JUDGED_TOKENS, least=2, generated=generated)
+        # Fewer rows of a gradient would take longer, because they need a second model.
+        is_quick = settings.quick and cell.workload not in WITH_GRADIENTS
+        judged = QUICKLY_JUDGED_TOKENS if is_quick else JUDGED_TOKENS
+        self.first_rows = batches.first_rows(self.batches[0], judged, least=2, generated=generated)
         # The first rows of a forward pass can be judged alone, but all rows contribute to a gradient. If not all of
         # them are judged, workers compute the first rows once more, with a second model.
         self.judged_file: Path | None = None

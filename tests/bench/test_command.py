@@ -16,14 +16,18 @@ from triglot.bench.machine import roofline
 from triglot.bench.machine.roofline import Roofline
 from triglot.bench.report import document
 from triglot.bench.report.report import Report, Surroundings
-from triglot.bench.run import sweep
+from triglot.bench.run import arms, sweep
+from triglot.bench.run.cases import WORKLOADS
+from triglot.bench.run.pool import Workers
 from triglot.commands import bench as bench_command
 from triglot.commands import output
 from triglot.commands.bench import JsonFile
+from triglot.shared import console
 from triglot.shared.environment import cores
+from triglot.shared.model.recipes import recipe
 
 SHORT = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2")
-EMPTY = Report({}, Surroundings({}), [], [], [])
+EMPTY = Report({}, Surroundings({"packages": {}}), [], [], [])
 pytestmark = pytest.mark.usefixtures("no_more_rounds")
 
 
@@ -77,7 +81,9 @@ def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    assert process.returncode == 130
+    assert "bert-base-tiny, forward, batch 2, length 8" in out
+    assert "batch 4" not in out, "it was not timed"
     assert "continue with --resume" in err
     assert err.endswith("triglot: interrupted\n")
     report = document.read(Path("bench.json"))
@@ -86,6 +92,114 @@ def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
     listed = subprocess.run(["ps", "-o", "args=", "-A"], capture_output=True, text=True, check=True).stdout
     assert str(workplace) not in listed
     assert os.listdir() == ["bench.json"]
+
+
+def test_ctrl_c_shows_the_rounds_of_the_group_that_it_ends(workplace, command, faked, monkeypatch):
+    """They are only shown: a file that keeps them would be resumed without the other rounds."""
+    sample, turns = Workers.sample, []
+
+    def interrupted_sample(self, case, seconds):
+        turns.append(case)
+        if len(turns) > 25:
+            raise KeyboardInterrupt
+        return sample(self, case, seconds)
+
+    monkeypatch.setattr(Workers, "sample", interrupted_sample)
+    options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT, "--rounds", "20", "--json", "bench.json")
+    code, out, err = command("bench", "bert-base-tiny", *options)
+    assert (code, err) == (130, "triglot: interrupted\n")
+    assert re.search(r"^fake-b +pass +\d+\.\d+ \(.*\)", out, re.MULTILINE), "eight rounds are enough for a ratio"
+    assert re.search(r"^fake-a +pass +1 ", out, re.MULTILINE)
+    assert not Path("bench.json").exists()
+
+
+def test_ctrl_c_before_the_first_round_shows_no_table(workplace, command, faked, monkeypatch):
+    monkeypatch.setattr(Workers, "_warm_up", interrupt_now)
+    code, out, err = command("bench", "bert-base-tiny", "--arm", "fake-a", *SHORT)
+    assert (code, out, err) == (130, "", "triglot: interrupted\n")
+
+
+def interrupt_now(*_):
+    raise KeyboardInterrupt
+
+
+def test_progress_is_shown_as_lines_where_there_is_no_terminal(workplace, command, faked, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0)
+    options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT)
+    _, _, err = command("bench", "bert-base-tiny", *options)
+    lines = err.splitlines()
+    assert "bench of bert-base-tiny: 0 of 2 done: building fake-a" in lines
+    shares = [int(line.removeprefix("bench of bert-base-tiny: ").split(" of 2 done")[0]) for line in lines]
+    assert shares == sorted(shares)
+    assert any(re.search(r"about \d+:\d\d left: round 2 of 2: fake-a, fake-a, fake-b", line) for line in lines)
+    assert command("bench", "bert-base-tiny", *options, "--quiet") == (0, "", "")
+
+
+def test_progress_lines_are_seconds_apart(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(console, "monotonic", lambda: now[0])
+    with console.progress("work", quiet=False, in_lines=True) as update:
+        assert update is not None
+        for second in range(100):
+            now[0] = float(second)
+            update(second / 10, 10, f"step {second}")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 19
+    assert lines[0] == "work: 0 of 10 done, about 1:35 left: step 5"
+
+
+def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("no roofline is needed"))
+    options = ("--quick", "--arm", "fake-a", "--arm", "fake-b", "--batch", "2", "--length", "8")
+    code, out, err = command("bench", "bert-base-tiny", *options, "--json", "bench.json", "--markdown", "bench.md")
+    assert (code, err) == (0, "")
+    for text in (out, Path("bench.md").read_text()):
+        assert re.search(r"A quick look.*Left out: \d+ arms \(triglot-torch-eager, .*the twin.*the roofline", text)
+    content = json.loads(Path("bench.json").read_text())
+    assert content["environment"]["settings"]["quick"]
+    assert [len(case["round_lengths"]) for case in content["cases"]] == [8, 8], "no twin, and no more rounds"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_quick_look_times_arms_that_do_the_work(workload):
+    """The baseline, and an arm of each framework."""
+    names = arms.quick_arms(workload)
+    assert names[0] == "triglot-torch-eager"
+    assert {arms.ARMS[name].framework for name in names} >= {"torch", "paddle", "jax"}
+    config = recipe("translation" if workload == "generation" else "minilm")
+    own = [name for name in names if not arms.ARMS[name].peer or workload != "generation"]
+    assert [arms.ARMS[name].why_unsupported(config, workload, "float32", "cpu") for name in own] == [None] * len(own)
+
+
+def test_a_result_is_shown_without_measuring(workplace, command, faked, monkeypatch):
+    options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT)
+    written = ("--json", "bench.json", "--markdown", "then.md", "--html", "then.html")
+    _, then, _ = command("bench", "bert-base-tiny", *options, *written)
+    monkeypatch.setattr(sweep, "Sweep", lambda *_, **__: pytest.fail("nothing should be measured"))
+    code, out, err = command("bench", "--show", "bench.json", "--markdown", "now.md", "--html", "now.html")
+    assert (code, out, err) == (0, then, "")
+    for kind in ("md", "html"):
+        assert Path(f"now.{kind}").read_text() == Path(f"then.{kind}").read_text()
+    code, out, err = command("bench", "--show", "bench.json", "--compare", "bench.json")
+    assert (code, err, out.count("  same")) == (0, "", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--show", "bench.json", "minilm"), "MODEL has no effect; leave it out"),
+        (("--show", "bench.json", "--batch", "4"), "--batch has no effect; leave it out"),
+        (("--show", "bench.json", "--json", "now.json"), "--json has no effect; leave it out"),
+        (("--show", "nothing.json"), "nothing.json: No such file"),
+        (("--show", "bench.json", "--markdown", "bench.json"), "bench.json: it is also an input"),
+        ((), "MODEL is missing; name a recipe"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(arguments, words, workplace, command):
+    Path("bench.json").write_text(json.dumps(document.to_json(EMPTY)))
+    code, out, err = command("bench", *arguments)
+    assert (code, out) == (2, "")
+    assert re.search(words, err), err
 
 
 def test_a_sweep_that_times_nothing_fails(workplace, command, monkeypatch):
@@ -148,7 +262,7 @@ def test_a_cell_that_does_not_fit_is_a_skipped_row(workplace, command, faked):
     # Empty columns are not shown.
     _, first, second = Path("bench.md").read_text().split("| arm |")
     assert "ms" not in first.splitlines()[0]
-    assert "| ms | tokens/s |" in second.splitlines()[0]
+    assert "| ms per batch | tokens/s |" in second.splitlines()[0]
     assert "of roofline" not in second
 
 

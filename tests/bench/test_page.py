@@ -1,8 +1,6 @@
 """The page of ``triglot bench --html``: complete, self-contained, and with every number of the report."""
 
-import json
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -153,33 +151,6 @@ def test_labels_do_not_overlap():
     assert len(heights) == len(ends)
     assert min(np.diff(heights)) > 0.05
     assert heights[-1] < 1.001
-
-
-def run_page(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["page", *arguments])
-    page.main()
-
-
-def test_a_json_file_becomes_a_page(workplace, monkeypatch):
-    report = made((8,), (128,))
-    Path("bench.json").write_text(json.dumps(document.to_json(report)))
-    run_page(monkeypatch, "bench.json", "page.html")
-    assert Path("page.html").read_text() == page.render(report)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nothing.json", "page.html"], "nothing.json: No such file"),
-        (["bench.json", "there/page.html"], "cannot write there/page.html"),
-        (["bench.json"], "expected two arguments"),
-    ],
-)
-def test_what_cannot_become_a_page_is_refused(arguments, words, workplace, monkeypatch, capsys):
-    Path("bench.json").write_text(json.dumps(document.to_json(made((8,), (128,)))))
-    with pytest.raises(SystemExit, match="2"):
-        run_page(monkeypatch, *arguments)
-    assert words in capsys.readouterr().err
 
 
 def test_the_newest_result_is_a_page():

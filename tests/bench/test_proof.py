@@ -33,7 +33,8 @@ def broken(result):
 
 def test_the_last_result_records_the_promises_that_it_keeps(result):
     assert len(result["runs"]) == 20
-    assert {name: tuple(value) for name, value in result["promises"].items()} == proof.promises(result)
+    recorded = {name: tuple(value) for name, value in result["promises"].items()}
+    assert proof.promises(result).items() <= recorded.items()
 
 
 @pytest.mark.parametrize(
@@ -45,13 +46,15 @@ def test_the_last_result_records_the_promises_that_it_keeps(result):
         ("runs", {"slowed": [1.1, 1.0, 1.2]}, 1, "a busy wait of 10% is seen"),
         ("runs", {"slowed": [1.08, 1.06, 1.09]}, 3, "its interval holds 1.1"),
         ("runs", {"slow": [8.5, 8.1, 8.9]}, 3, "its interval holds 8"),
-        ("clock", {"ratio": 1.06}, 1, "medians within 5% of an independent clock"),
-        ("clock", {"bench_ms": 94.0, "clock_ms": 100.0}, 1, "medians within 5% of an independent clock"),
+        ("plain", {"ratio": 1.06}, 1, "within 5% of a plain script, 1 x 32"),
+        ("plain", {"ratio": 0.94}, 1, "within 5% of a plain script, 1 x 32"),
     ],
 )
 def test_a_promise_that_is_not_kept_is_noticed(result, part, value, count, name):
     """One run too many breaks the promise; one fewer does not."""
     exact = {"runs": {"again": [1.0, 0.98, 1.02], "slowed": [1.1, 1.08, 1.12], "slow": [8.0, 7.8, 8.2]}}
+    ratios = {"nnx": 1.04, "torch-nn": 0.96}
+    result["plain"] = [{"arm": arm, "rows": 1, "length": 32, "ratio": ratio} for arm, ratio in ratios.items()]
     whole = damaged(result, "runs", exact["runs"], 20)
     assert broken(damaged(whole, part, value, count - 1)) == []
     assert broken(damaged(whole, part, value, count)) == [name]

@@ -154,6 +154,8 @@ def test_ratios_to_a_dead_baseline_are_not_mixed_with_others():
     assert [tables.cells(row)["times the baseline"] for row in table.rows] == ["", "0.50 (0.40 to 0.60)", "1", ""]
     notes = tables.notes(table, report.surroundings)
     assert f"relative to {baseline}" in notes
+    headings, _ = tables.used_columns(table)
+    assert headings[:4] == ["arm", "parity", f"times {baseline}", "ms per batch"]
     assert "only in the JSON" in notes
 
 

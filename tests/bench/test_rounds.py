@@ -46,7 +46,7 @@ def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch, no_more_round
 
     def sample(self, case, seconds):
         self.result(case).rounds.append([float(next(samples[case.arm]))])
-        return True
+        return self.result(case).rounds[-1]
 
     monkeypatch.setattr(Workers, "sample", sample)
     sweep, results = swept(list(samples), again=False, rounds=12, seconds=0.2)
@@ -69,9 +69,9 @@ def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_roun
         if case.arm == "fake-a" and turns[case.arm] == dies_at:
             self.result(case).status = "failed"
             self.close([case])
-            return False
+            return None
         self.result(case).rounds.append([calls[case.arm]])
-        return True
+        return self.result(case).rounds[-1]
 
     lengths = []
 

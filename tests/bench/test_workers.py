@@ -16,6 +16,8 @@ from triglot.bench.run import arms, batches, pool, worker
 from triglot.bench.run.cases import ALLOCATORS, Cell, Settings
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
+from triglot.shared import worker as shared_worker
+from triglot.shared.environment import THREAD_VARIABLES
 from triglot.shared.worker import Worker
 
 HELD = "held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that the allocator keeps\n    del held"
@@ -27,13 +29,15 @@ def test_the_first_call_of_a_turn_does_not_count(long_call, seconds, swept, monk
     requests = []
     send = Worker.send
     monkeypatch.setattr(
-        Worker, "send", lambda self, kind, request: (requests.append(request), send(self, kind, request))
+        Worker,
+        "send",
+        lambda self, kind, request: (requests.append((kind, request.get("seconds"))), send(self, kind, request)),
     )
     monkeypatch.setattr(pool, "LONG_CALL", long_call)
     _, results = swept(["fake-a"], seconds=0.2, rounds=2, again=False)
     result = results["fake-a"]
-    turns = requests[-2 * len(seconds) :]
-    assert [request["seconds"] for request in turns] == seconds * 2
+    turn = [*(("sample", duration) for duration in seconds), ("settle", None)]
+    assert requests[-2 * len(turn) :] == turn * 2
     assert sum(map(sum, result.rounds)) > 0.9 * 200, "the counted calls take the requested time, less the loop itself"
     assert len(result.rounds) == 2
 
@@ -49,6 +53,45 @@ def test_samples_take_about_the_requested_time(monkeypatch):
     prepared: Any = SimpleNamespace(call=call, wait=lambda _: None)
     for seconds, least, calls in ((1, 1, 1), (14, 1, 1), (16, 1, 2), (24, 1, 2), (26, 1, 3), (26, 5, 5), (0, 0, 1)):
         assert worker.sample(prepared, None, seconds, least)["samples_ms"] == [10_000.0] * calls
+
+
+@pytest.mark.parametrize(("spin", "cores", "waits"), [(0.0, 2, 1), (0.2, 1, 21), (1.5, 0.2, 151), (3.0, 0.05, 1)])
+def test_a_turn_ends_when_its_threads_sleep(spin, cores, waits, monkeypatch):
+    """Threads that spin for so many seconds would take the cores from the next arm."""
+    now = [0.0, 0]
+
+    def sleep(seconds):
+        now[0] += seconds
+        now[1] += 1
+
+    busy = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: cores * min(now[0], spin), sleep=sleep)
+    monkeypatch.setattr(worker, "time", busy)
+    worker.settle()
+    assert now[1] == pytest.approx(waits, abs=1)
+
+
+def test_threads_that_never_sleep_are_refused(monkeypatch):
+    now = [0.0]
+    busy = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
+    busy.sleep = lambda seconds: now.__setitem__(0, now[0] + seconds)
+    monkeypatch.setattr(worker, "time", busy)
+    with pytest.raises(triglot.TriglotError, match=r"still use 1\.0 processors.*unset OMP_WAIT_POLICY"):
+        worker.settle()
+
+
+def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch, no_more_rounds):
+    """What else is set may change the speed of one framework and not of another, as OMP_WAIT_POLICY does."""
+    changed = set()
+
+    def start(command, *, env, **options):
+        changed.update(name for name in env if env[name] != os.environ.get(name))
+        return subprocess.Popen(command, env=env, **options)
+
+    monkeypatch.setattr(shared_worker, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+    swept(["fake-a"])
+    only_cold_starts = {"TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"}
+    only_messages, only_gpu = "GLOG_minloglevel", "XLA_PYTHON_CLIENT_PREALLOCATE"
+    assert changed - set(THREAD_VARIABLES) == {*only_cold_starts, only_messages, only_gpu}
 
 
 def test_workers_share_no_compiler_cache(swept, monkeypatch, no_more_rounds):
@@ -135,7 +178,7 @@ def test_generated_tokens_are_counted(make_checkpoint):
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     batch: Any = batches.batches_of_cell(cell, checkpoint.config, None, 0)[0]
     assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a real token may have the id of padding"
-    settings = Settings(seconds=0.05, rounds=3, warm_up=0.2, pause=0)
+    settings = Settings(seconds=0.05, rounds=3, warm_up=0.2)
     sweep = Sweep([BenchedModel("m", checkpoint)], [cell], ["triglot-torch-eager"], settings)
     sweep.time_cells()
     result = sweep.results[0]

@@ -1,9 +1,10 @@
 """``triglot bench``: find out which framework, in which mode, is fastest for a model on this machine."""
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,25 +25,32 @@ from triglot.commands.options import (
     SetOption,
     configuration,
 )
-from triglot.commands.output import PRINTED, check_apart, check_file, check_output, show, shows_tables, write_json
+from triglot.commands.output import PRINTED, check_apart, check_file, check_output, shows_tables, write_json
+from triglot.commands.output import show as show_on_screen
 from triglot.shared.errors import BenchError
 
 if TYPE_CHECKING:  # at run time these would slow down every command
     from triglot.bench.report.comparison import Changes
     from triglot.bench.report.report import Report
+    from triglot.bench.run.cases import Cell
+    from triglot.bench.run.work import BenchedModel
 
 ModelsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="MODEL...", help="Recipes, checkpoints (.npz) or model folders, as for parity."),
+    list[str] | None,
+    typer.Argument(metavar="MODEL", help="Recipes, checkpoints (.npz) or model folders, as for parity."),
 ]
 Workload = StrEnum("Workload", WORKLOADS)
 Order = StrEnum("Order", ORDERS)
 Allocator = StrEnum("Allocator", tuple(ALLOCATORS))
-FORWARD, PADDED, KEEP = Workload("forward"), Order("padded"), Allocator("keep")  # the defaults
+FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("default")  # the defaults
+
+SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
+QUICK = Settings(seconds=0.4, rounds=8, warm_up=0.5, again=False, quick=True)
 
 
 def bench(
-    model: ModelsArgument,
+    context: typer.Context,
+    model: ModelsArgument = None,
     framework: Annotated[
         list[Framework] | None, typer.Option(help="Time the arms of this framework; repeatable. Default: all.")
     ] = None,
@@ -63,15 +71,20 @@ def bench(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
     device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case.")] = 1.5,
-    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Rounds over which to spread the samples.")] = 48,
+    quick: Annotated[bool, typer.Option("--quick", help="Time the fastest arms in about 30 seconds.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case. Default: 1.5.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=2, max=1000, help="Rounds over which to spread the samples. Default: 48.")
+    ] = None,
     time_limit: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds that an arm may take to answer.")] = 600,
     memory_limit: Annotated[
         int | None, typer.Option(min=1, max=10**9, metavar="MIB", help="Memory limit of each arm. Default: none.")
     ] = None,
     allocator: Annotated[
-        Allocator, typer.Option(help="Keep freed memory for the next call, or use the system's default.")
-    ] = KEEP,
+        Allocator, typer.Option(help="Use the system's default, or keep freed memory for the next call.")
+    ] = SYSTEM,
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
@@ -83,6 +96,9 @@ def bench(
     compare: Annotated[
         Path | None, typer.Option(metavar="OLD", help="Compare with an earlier report; exit code 1 if slower.")
     ] = None,
+    show: Annotated[
+        Path | None, typer.Option(metavar="RESULT", help="Show the report in this file, and measure nothing.")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Find out which framework is fastest on this machine.
@@ -90,27 +106,34 @@ def bench(
     Every program is checked before it is timed.
     """
     from triglot import models  # noqa: PLC0415
-    from triglot.bench.report import comparison, document, page, tables  # noqa: PLC0415
+    from triglot.bench.report import comparison, document, page  # noqa: PLC0415
     from triglot.bench.run import arms  # noqa: PLC0415
-    from triglot.bench.run.sweep import Sweep  # noqa: PLC0415
     from triglot.bench.run.work import BenchedModel  # noqa: PLC0415
-    from triglot.shared import files  # noqa: PLC0415
-    from triglot.shared.console import progress  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
 
+    model = model or []
     check_output(json_file, *model, config, compare)
     for target in (markdown, html):
-        check_file(target, *model, config, compare)
+        check_file(target, *model, config, compare, show)
     check_apart(json_file, markdown, html)
     if html is not None:
         page.check_page(html)
+    old = document.read(compare) if compare is not None else None
+    if show is not None:
+        _check_only_shown(context)
+        report = document.read(show)
+        changes = comparison.compare(old, report) if old is not None else comparison.Changes()
+        _write(report, changes, markdown, html)
+        _finish(report, changes, is_shown=not quiet)
+    if not model:
+        raise BenchError("MODEL is missing; name a recipe, a checkpoint or a model folder, or --show a report")
     _check_options(json_file, fill or [], order or [PADDED], threads, memory_limit, resume=resume)
     earlier = document.read(json_file) if resume and json_file is not None and json_file.exists() else None
-    old = document.read(compare) if compare is not None else None
 
     dialect = source_dialect.value if source_dialect else None
     sources = [models.resolve(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
-    names = arms.select(_values(framework), _values(mode), arm or [])
+    selected = (_values(framework), _values(mode), arm or [])
+    names = arms.quick_arms(workload.value) if quick and not any(selected) else arms.select(*selected)
     cells = [
         cell
         for source in sources
@@ -130,41 +153,103 @@ def bench(
         ids = [Case(name, cell).id for cell in cells for name in names]
         ids += [result.case.id for result in earlier.results] if earlier else []
         comparison.check_comparable(old, {one.name: one.checkpoint.config.to_dict() for one in sources}, ids)
-    settings = Settings(
-        seconds=seconds,
-        rounds=rounds,
+    given: dict[str, Any] = {
+        name: value for name, value in (("seconds", seconds), ("rounds", rounds)) if value is not None
+    }
+    settings = replace(
+        QUICK if quick else Settings(),
+        **given,
         time_limit=time_limit,
         seed=seed,
         allocator=allocator.value,
         memory_limit_mb=memory_limit,
     )
 
-    total = len(cells) * len(names)
-    title = f"bench of {', '.join(source.name for source in sources)}"
-    with progress(title, quiet=quiet) as on_progress, JsonFile(json_file, is_resumed=earlier is not None) as file:
-        sweep = Sweep(
-            [BenchedModel(source.name, source.checkpoint, source.tokenizer) for source in sources],
-            cells,
-            names,
-            settings,
-            on_step=lambda done, text: on_progress(done, total, text) if on_progress else None,
-            on_report=file.update,
-            earlier=earlier,
-        )
-        report = sweep.run()
+    benched = [BenchedModel(source.name, source.checkpoint, source.tokenizer) for source in sources]
+    report = _measure(benched, cells, names, settings, json_file, earlier, quiet=quiet)
     write_json(json_file, document.to_json(report))
     changes = comparison.compare(old, report) if old is not None else comparison.Changes()
+    _write(report, changes, markdown, html)
+    _finish(report, changes, is_shown=shows_tables(json_file, quiet=quiet))
+
+
+def _measure(
+    models: "list[BenchedModel]",
+    cells: "list[Cell]",
+    names: list[str],
+    settings: Settings,
+    json_file: Path | None,
+    earlier: "Report | None",
+    *,
+    quiet: bool,
+) -> "Report":
+    """Run the sweep. If Ctrl-C ends it, print the tables so far."""
+    from triglot.bench.run.sweep import Sweep  # noqa: PLC0415
+    from triglot.shared.console import progress  # noqa: PLC0415
+
+    total = len(cells) * len(names)
+    title = f"bench of {', '.join(model.name for model in models)}"
+    sweep: Sweep | None = None
+    try:
+        with (
+            progress(title, quiet=quiet, in_lines=True) as on_progress,
+            JsonFile(json_file, is_resumed=earlier is not None) as file,
+        ):
+            sweep = Sweep(
+                models,
+                cells,
+                names,
+                settings,
+                on_step=lambda done, text: on_progress(done, total, text) if on_progress else None,
+                on_report=file.update,
+                earlier=earlier,
+            )
+            return sweep.run()
+    except KeyboardInterrupt:
+        if sweep is not None and shows_tables(json_file, quiet=quiet) and (report := sweep.report()).has_times:
+            _print_tables(report)
+        raise
+
+
+def _print_tables(report: "Report", changes: "Changes | None" = None) -> None:
+    """Print the tables of a report and, if there are any, the changes since an earlier one."""
+    from triglot.bench.report import tables  # noqa: PLC0415
+
+    show_on_screen(tables.print_report, report)
+    if changes is not None and changes.cases:
+        show_on_screen(tables.print_changes, changes)
+
+
+def _write(report: "Report", changes: "Changes", markdown: Path | None, html: Path | None) -> None:
+    """Write the tables as Markdown and as a page, if those were asked for."""
+    from triglot.bench.report import page, tables  # noqa: PLC0415
+    from triglot.shared import files  # noqa: PLC0415
+
     if markdown is not None:
         with files.writing(markdown) as target:
             target.write(tables.markdown(report, changes).encode())
     if html is not None:
         page.write_page(report, html, changes)
-    tables_shown = shows_tables(json_file, quiet=quiet)
-    if tables_shown:
-        show(tables.print_report, report)
-        if changes.cases:
-            show(tables.print_changes, changes)
-    raise typer.Exit(_exit_code(report, changes, explain=not tables_shown))
+
+
+def _finish(report: "Report", changes: "Changes", *, is_shown: bool) -> NoReturn:
+    """Print the tables if they are to be shown, and end the command."""
+    if is_shown:
+        _print_tables(report, changes)
+    raise typer.Exit(_exit_code(report, changes, explain=not is_shown))
+
+
+def _check_only_shown(context: typer.Context) -> None:
+    """Refuse what --show would ignore.
+
+    Raises:
+        BenchError: a model or another option was given.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in SHOWING:
+            name = parameter.opts[0] if parameter.param_type_name == "option" else "MODEL"
+            raise BenchError(f"--show measures nothing, so {name} has no effect; leave it out")
 
 
 def _check_options(
