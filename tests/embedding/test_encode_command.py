@@ -27,8 +27,8 @@ def texts(workplace):
 
 
 def test_vectors_are_those_of_the_embedder(sentence_folder, texts, command, framework):
-    code, out, err = command("encode", sentence_folder, texts, "out.npy", "--framework", framework, "--mode", "eager")
-    assert (code, err) == (0, "")
+    code, out, _ = command("encode", sentence_folder, texts, "out.npy", "--framework", framework, "--mode", "eager")
+    assert code == 0
     assert "out.npy: 300 vectors of size 7" in out
     vectors = np.load("out.npy")
     expected = Embedder(sentence_folder, framework=framework, mode="eager").encode(TEXTS)
@@ -42,8 +42,8 @@ def test_options(sentence_folder, texts, command, tokenizer):
     texts.with_name("texts.jsonl").write_text(objects)
     options = ("--field", "body", "--prompt", "passage", "--dtype", "bfloat16", "--batch-tokens", "500")
     more = ("--tokenizer", tokenizer, "--json", "-", "--threads", "1")
-    code, out, err = command("encode", sentence_folder, "texts.jsonl", "out.npy", *options, *more)
-    assert (code, err) == (0, "")
+    code, out, _ = command("encode", sentence_folder, "texts.jsonl", "out.npy", *options, *more)
+    assert code == 0
     result = json.loads(out)
     assert (result["schema"], result["texts"], result["size"]) == ("triglot.encode/1", 300, 7)
     assert result["settings"]["dtype"] == "bfloat16"
@@ -55,7 +55,7 @@ def test_options(sentence_folder, texts, command, tokenizer):
 def start(folder, texts, target, *options):
     """Start the command with small windows, in a process of its own."""
     code = "import triglot.impls.text_encoder as e; e.WINDOW = 8; from triglot.cli import main; main()"
-    command = [sys.executable, "-c", code, "encode", folder, texts, target, "--batch-tokens", "64", *options]
+    command = [sys.executable, "-c", code, "encode", folder, texts, target, "--batch-tokens", "64", "--quiet", *options]
     return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -86,12 +86,13 @@ def encode(
         file.skip(source)
         earlier, begin = file.rows, time.perf_counter()
         try:
-            with progress("encode", quiet=quiet) as on_progress:
+            with progress("encode", quiet=quiet, in_lines=True) as on_progress:
                 for vectors in embedder.stream(remaining(), prompt=prompt):
                     file.append([unwritten.popleft() for _ in vectors], vectors)
-                    if on_progress:
-                        speed = (file.rows - earlier) / (time.perf_counter() - begin)
-                        on_progress(file.rows, max(total, file.rows), f"{speed:,.0f} texts/s")
+                    if on_progress:  # of this run alone, from which the time left follows
+                        done = file.rows - earlier
+                        speed = done / (time.perf_counter() - begin)
+                        on_progress(done, max(total, file.rows) - earlier, f"{speed:,.0f} texts/s")
         except KeyboardInterrupt:
             sys.stderr.write(f"triglot: {file.rows:,} texts are encoded; continue with --resume\n")
             raise
