@@ -81,6 +81,8 @@ def test_threads_that_never_sleep_are_refused(monkeypatch):
 
 def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch, no_more_rounds):
     """What else is set may change the speed of one framework and not of another, as OMP_WAIT_POLICY does."""
+    for name in ("GLOG_minloglevel", "XLA_PYTHON_CLIENT_PREALLOCATE"):  # an earlier test may have set them
+        monkeypatch.delenv(name, raising=False)
     changed = set()
 
     def start(command, *, env, **options):

@@ -52,11 +52,28 @@ def test_options(sentence_folder, texts, command, tokenizer):
     assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
 
 
+# Small windows, and a pause after each of them, in which a signal can arrive.
+SLOWLY = """
+import time
+from triglot import cli, vector_file
+from triglot.impls import text_encoder
+
+text_encoder.WINDOW = 8
+append = vector_file.VectorFile.append
+
+def append_and_wait(*arguments):
+    append(*arguments)
+    time.sleep(0.1)
+
+vector_file.VectorFile.append = append_and_wait
+cli.main()
+"""
+
+
 def start(folder, texts, target, *options):
-    """Start the command with small windows, in a process of its own."""
-    code = "import triglot.impls.text_encoder as e; e.WINDOW = 8; from triglot.cli import main; main()"
-    command = [sys.executable, "-c", code, "encode", folder, texts, target, "--batch-tokens", "64", "--quiet", *options]
-    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """Start the command in a process of its own."""
+    command = [sys.executable, "-c", SLOWLY, "encode", folder, texts, target, "--batch-tokens", "64", "--quiet"]
+    return subprocess.Popen([*map(str, command), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def interrupt(process, record, number, rows):
