@@ -18,6 +18,7 @@ from triglot.shared.training.plan import Moments, Plan
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
+from .packed import Packed, can_pack
 from .transformer import Transformer
 
 DTYPES = {
@@ -48,8 +49,12 @@ class Backend:
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
         self.transformer.eval()
-        self.encode = in_mode(mode, execution.encode, self.transformer)
-        self.run = in_mode(mode, execution.run, self.transformer)
+        if mode == "compiled" and can_pack(self.config, device, self.dtype):
+            deployed = Packed(self.transformer)
+            self.encode, self.run = deployed.encode, deployed.run
+        else:
+            self.encode = in_mode(mode, execution.encode, self.transformer)
+            self.run = in_mode(mode, execution.run, self.transformer)
         self.trace = in_mode(mode, execution.trace, self.transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.

@@ -143,6 +143,7 @@ class _Deployed(nn.Layer):
                     config.set_mkldnn_cache_capacity(1)  # otherwise it caches a copy of the reordered weights per shape
                 if self.converts:
                     config.enable_mkldnn_bfloat16()
+                config.enable_custom_passes(["identity_op_clean_pass"], False)  # dropout would copy its input
                 config.set_cpu_math_library_num_threads(threads())
             else:
                 config.enable_use_gpu(100, 0)

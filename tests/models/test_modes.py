@@ -29,7 +29,8 @@ COMPILED = ("jit", "compiled")
 def pytest_generate_tests(metafunc):
     """Choose small models, because compiling takes up to a minute; ``make audit`` takes all kinds."""
     thorough = metafunc.config.getoption("--seeds") > 1
-    if "config" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "config" in metafunc.fixturenames and not any("config" in mark.args[0] for mark in marks):
         metafunc.parametrize("config", [recipe(name) for name in KINDS] if thorough else [SMALL])
 
 
@@ -52,6 +53,7 @@ def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
     compare_with_eager("torch", make_checkpoint(replace(SMALL_ENCODER, heads_on_top=())), mode)
 
 
+@pytest.mark.parametrize("config", [SMALL, SMALL_ENCODER], ids=["pair", "packed encoder"])
 def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
     """Its outputs are as exact as bfloat16 allows, and are not rounded float32 outputs."""
     batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))

@@ -1,0 +1,199 @@
+"""The encoder for deployment on a CPU: padding costs nothing.
+
+It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
+it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. The
+program runs in Paddle's inference engine, which lays out the weights for oneDNN's kernels and fuses the activations.
+
+Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
+group; H heads; n groups, which have P tokens when they are padded.
+"""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional
+
+from triglot.shared.inputs.packing import pack
+from triglot.shared.model.config import ModelConfig
+from triglot.shared.model.probe import Probe
+
+from .attention import MultiHeadAttention
+from .execution import in_mode
+from .heads import MaskedLM
+from .masks import exact
+from .transformer import Transformer
+
+DTYPES = (paddle.float32, paddle.bfloat16)  # for which oneDNN has kernels
+
+AnyLayer = TypeVar("AnyLayer", bound=nn.Layer)
+
+
+def can_pack(config: ModelConfig, device: str, dtype: paddle.dtype) -> bool:
+    """Return whether a model can run on packed tokens: an encoder in which padding contributes nothing."""
+    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
+
+
+class Packed:
+    """A transformer on packed tokens, in the inference engine, which has copies of the weights."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.config = transformer.config
+        layers = [self.packed_layer(layer) for layer in transformer.encoder.layers]
+        encoder, heads = swapped(transformer.encoder, layers=nn.LayerList(layers)), transformer.heads
+        if "masked_lm" in self.config.heads_on_top:
+            heads = swapped(heads, masked_lm=PackedMaskedLM(heads.masked_lm))
+        packed = swapped(transformer, encoder=encoder, heads=heads)
+        self.programs = {program: in_mode("compiled", program, packed) for program in (encode, run)}
+
+    def packed_layer(self, layer: Any) -> nn.Layer:
+        """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
+        return swapped(layer, attention=PackedAttention(layer.attention))
+
+    def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
+        return self.programs[encode]({**inputs, **self.packing(inputs["valid"])})
+
+    def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output of the encoder, and the outputs of the heads by name."""
+        return self.programs[run]({**inputs, **self.packing(inputs["valid"])})
+
+    def packing(self, valid: Tensor) -> dict[str, Tensor]:
+        """Return the packing of a batch as inputs of a program, by name. valid: bool (B, S), True for real tokens.
+
+        "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
+        "starts" and "padded_starts", (n + 1,): where each group begins among the N tokens, and among the P tokens of
+        all padded groups. "places", (P, 1): the packed token that stands at each of these. "allowed", bool (P,): True
+        for real tokens. "real", (N, 2): the row and the column of each real token in its group.
+        """
+        packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
+        allowed, places = [], []
+        for group in packing.groups:
+            full = np.ones((group.rows, group.length), np.bool_)
+            allowed.append(full if group.valid is None else group.valid)
+            places.append(group.start + (np.arange(full.size) if group.places is None else group.places))
+        arrays = {
+            "tokens": packing.tokens,
+            "positions": packing.positions,
+            "rows": np.array([group.rows for group in packing.groups]),
+            "starts": np.array([0, *(group.stop for group in packing.groups)]),
+            "padded_starts": np.cumsum([0, *map(len, places)]),
+            "places": np.concatenate(places)[:, None],
+            "allowed": np.concatenate([mask.ravel() for mask in allowed]),
+            "real": np.concatenate([np.argwhere(mask) for mask in allowed]),
+        }
+        if not self.config.source_vocabulary or self.config.positions == "none":
+            del arrays["positions"]  # the engine refuses an input that nothing reads
+        return {name: paddle.to_tensor(array) for name, array in arrays.items()}
+
+
+def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the output of the encoder, (B, S, D). ``inputs``: also those of ``Packed.packing``."""
+    valid, tokens = inputs["valid"], inputs["tokens"]
+    names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
+    packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in names}
+    x = packed["source"]
+    if transformer.config.source_vocabulary:  # each token is a row of its own, which begins at its position
+        ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
+        positions = inputs["positions"][:, None] if "positions" in inputs else 0
+        x = transformer.embeddings(x[:, None], *ids, positions)[:, 0]
+    return unpacked(transformer.encoder(x, inputs), tokens, valid)
+
+
+def run(transformer: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the output of the encoder, and the outputs of the heads by name. ``inputs``: as in ``encode``."""
+    x = encode(transformer, inputs)
+    token_table = transformer.embeddings.token.weight if transformer.config.tied_embeddings else None
+    return x, transformer.heads(x, inputs["valid"], token_table)
+
+
+class PackedAttention(nn.Layer):
+    """Self-attention in groups of rows."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.config = attention.config
+        # They stay three products: the engine is slower with a single one, whose result has to be split.
+        self.query, self.key, self.value = attention.query, attention.key, attention.value
+        self.output = attention.output
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, groups: Mapping[str, Tensor], probe: Probe | None = None
+    ) -> tuple[Tensor, None]:
+        """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D).
+
+        ``groups``: see ``Packed.packing``.
+        """
+        projected = self.query(query), self.key(query), self.value(query)
+        # The loop is part of the program, which serves any number of groups. The first group is outside, because the
+        # engine cannot begin with a context of no tokens.
+        group = paddle.zeros([1], "int64")
+        context = self.attend(*projected, groups, group)
+        group = group + 1
+        while group < paddle.shape(groups["rows"])[0]:
+            context = paddle.concat([context, self.attend(*projected, groups, group)])
+            group = group + 1
+        output = self.output(context)
+        return functional.relu(output) if self.config.attention_output_activation == "relu" else output, None
+
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor], group: Tensor
+    ) -> Tensor:
+        """Return the contexts of the real tokens of a group. queries, keys, values: (N, ...). group: index, (1,)."""
+        config = self.config
+        rows = paddle.gather(groups["rows"], group)
+        places = part(groups["places"], groups["padded_starts"], group).reshape([rows, -1, 1])
+        allowed = part(groups["allowed"], groups["padded_starts"], group).reshape([rows, 1, 1, -1])
+        real = part(groups["real"], groups["starts"], group).reshape([-1, 2])
+        queries = self.pad(queries, places, config.key_size)
+        keys = self.pad(keys, places, config.key_size)
+        values = self.pad(values, places, config.value_size)
+        scores = paddle.matmul(queries * exact(config.key_size**-0.5, queries.dtype), keys, transpose_y=True)
+        # The engine adds a mask as a part of the product. The logarithm is 0 or minus infinity, and every row of a
+        # group has a real token.
+        weights = functional.softmax(scores + paddle.log(allowed.astype(scores.dtype)), axis=-1)
+        context = paddle.matmul(weights, values).transpose([0, 2, 1, 3])
+        return paddle.gather_nd(context.reshape([0, 0, config.heads * config.value_size]), real)
+
+    def pad(self, x: Tensor, places: Tensor, size: int) -> Tensor:
+        """Return the rows of a group, (G, H, L, size). x: (N, H * size). places: (G, L, 1)."""
+        return paddle.gather_nd(x, places).reshape([0, 0, self.config.heads, size]).transpose([0, 2, 1, 3])
+
+
+class PackedMaskedLM(nn.Layer):
+    """The scores over the vocabulary, computed for the real tokens only."""
+
+    def __init__(self, head: MaskedLM) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: Tensor, valid: Tensor, token_table: Tensor | None, probe: Probe | None = None) -> Tensor:
+        """Return the scores, (B, S, V), zero at padding tokens. x: (B, S, D). valid: bool (B, S)."""
+        head = self.head
+        tokens = paddle.nonzero(valid.flatten())[:, 0]
+        x = head.norm(head.activation(head.transform(paddle.gather(x.flatten(0, 1), tokens))))
+        table = head.decoder.weight if token_table is None else token_table
+        return unpacked(paddle.matmul(x, table, transpose_y=True) + head.bias, tokens, valid)
+
+
+def part(array: Tensor, starts: Tensor, group: Tensor) -> Tensor:
+    """Return the part of an array that belongs to a group."""
+    return paddle.slice(array, [0], [paddle.gather(starts, group)], [paddle.gather(starts, group + 1)])
+
+
+def swapped(layer: AnyLayer, **layers: nn.Layer) -> AnyLayer:
+    """Return the same layer with other children of these names. Everything else is shared with the original."""
+    other = copy.copy(layer)
+    other._sub_layers = OrderedDict({**layer._sub_layers, **layers})
+    return other
+
+
+def unpacked(x: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
+    """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
+    rows, length = paddle.shape(valid)[0], paddle.shape(valid)[1]
+    padded = paddle.zeros([rows * length, x.shape[1]], x.dtype)
+    return paddle.scatter(padded, tokens, x).reshape([rows, length, x.shape[1]])
