@@ -39,14 +39,17 @@ class Group:
 class Packing:
     """Where the N real tokens of a batch are: their ``tokens``, indices into B * S, and ``positions``, in the row.
 
-    The rows are ordered by length, longest first, and ``groups`` divides them.
+    The rows are ordered by length, longest first. ``lengths``: the number of real tokens of each row that has any.
     """
 
-    rows: int
-    length: int
     tokens: Array
     positions: Array
-    groups: tuple[Group, ...]
+    lengths: Array
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that divide the rows."""
+        return tuple(_groups(self.lengths))
 
 
 def pack(valid: Bools, *, skip_padding: bool) -> Packing:
@@ -54,14 +57,14 @@ def pack(valid: Bools, *, skip_padding: bool) -> Packing:
 
     ``skip_padding``: the position of a token is the number of real tokens before it, instead of its place in the row.
     """
-    rows, length = valid.shape
+    length = valid.shape[1]
     lengths = valid.sum(axis=1)
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]  # empty rows have no tokens
     ordered = valid[order]
     row, place = np.nonzero(ordered)
     positions = (ordered.cumsum(axis=1) - 1)[row, place] if skip_padding else place
-    return Packing(rows, length, order[row] * length + place, positions, tuple(_groups(lengths[order])))
+    return Packing(order[row] * length + place, positions, lengths[order])
 
 
 def _groups(lengths: Array) -> Iterator[Group]:

@@ -1,6 +1,7 @@
 """The packed encoder: real tokens without padding, in groups of rows of similar length."""
 
 from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -8,10 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triglot
+from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows
 from triglot.shared.inputs.packing import LEAST_ROWS, pack
+from triglot.shared.model.config import DECODER_HEADS, Head
 from triglot.shared.model.recipes import recipe
 
 CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
+
+
+def pytest_generate_tests(metafunc):
+    if "packs" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--frameworks").split(",")
+        metafunc.parametrize("packs", [name for name in ("torch", "jax") if name in chosen], scope="module")
 
 
 @given(
@@ -52,9 +61,32 @@ def test_equal_rows_are_one_group_and_others_at_least_a_few():
     assert [group.rows for group in ragged.groups] == [LEAST_ROWS, LEAST_ROWS, 3]
 
 
+@given(st.integers(1, 100_000))
+def test_buckets_are_few_and_little_larger(number):
+    size = bucket(number)
+    assert number <= size < max(number * 9 / 8, number + SMALLEST)
+    assert size % SMALLEST == 0
+    assert bucket(size) == size
+    assert len({bucket(each) for each in range(number + 1, 2 * number + 1)}) <= 9
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=11), st.sampled_from([70, 512]))
+def test_every_row_fits_into_its_window(lengths, longest):
+    lengths = np.array(sorted(lengths, reverse=True))
+    size = bucket(int(lengths.sum()))
+    sizes, (starts, padded, bounds) = window_lengths(size, longest), windows(lengths, size, longest)
+    assert starts[: len(lengths)].tolist() == [0, *lengths.cumsum()[:-1]]
+    assert padded.tolist() == [*lengths, *[0] * (size - len(lengths))]
+    assert (bounds[0], bounds[-1]) == (0, len(lengths))
+    for window, first, end in zip(sizes, bounds[:-1], bounds[1:], strict=True):
+        assert (lengths[first:end] <= window).all()
+        assert window <= size
+        assert (2 * lengths[first:end] >= window).all() or window == SMALLEST
+
+
 @pytest.fixture(scope="module")
-def model():
-    return triglot.build("torch", triglot.initialize(CONFIG), mode="compiled")
+def model(packs):
+    return triglot.build(packs, triglot.initialize(CONFIG), mode="compiled")
 
 
 def ragged(seed):
@@ -78,28 +110,89 @@ def test_a_row_never_sees_its_neighbours(row, model):
 
 
 @pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
-def test_nothing_of_a_neighbour_spreads(row):
+def test_nothing_of_a_neighbour_spreads(row, packs):
     """Not even NaN, which a product with a weight of zero would keep."""
     heads = {"heads_on_top": (), "tied_embeddings": False}
     vectors_only = {"source_vocabulary": 0, "segments": 0, "positions": "none", "embedding_process": "", "pad_id": None}
     config = replace(CONFIG, **heads, **vectors_only)
-    model = triglot.build("torch", triglot.initialize(config), mode="compiled")
+    model = triglot.build(packs, triglot.initialize(config), mode="compiled")
     _, valid = ragged(0)
     vectors = np.random.default_rng(0).normal(size=(*valid.shape, config.hidden_size)).astype(np.float32)
-    inputs = {"source": model.backend.to_tensor(vectors), "valid": model.backend.to_tensor(valid)}
-    clean = model.to_numpy(model.backend.encode(inputs))
-    inputs["source"][row] = float("nan")
-    spoiled = model.to_numpy(model.backend.encode(inputs))
+    clean = encode(model, source=vectors, valid=valid)
+    vectors[row] = np.nan
+    spoiled = encode(model, source=vectors, valid=valid)
     assert np.isnan(spoiled[row][valid[row]]).all()
     others = np.arange(8) != row
     assert np.array_equal(spoiled[others], clean[others])
 
 
+def test_rows_without_tokens_are_zero_and_change_no_other_row(model):
+    ids, valid = ragged(0)
+    ids, valid = np.insert(ids, 3, 0, axis=0), np.insert(valid, 3, False, axis=0)
+    output = encode(model, source=ids, valid=valid, segment_ids=np.zeros_like(ids))
+    assert not output[3].any()
+    ids, valid = (np.delete(each, 3, axis=0) for each in (ids, valid))
+    assert np.array_equal(np.delete(output, 3, axis=0), encode(model, source=ids, valid=valid, segment_ids=0 * ids))
+
+
+def encode(model, **arrays):
+    """Encode a batch that the facade would refuse."""
+    with model.backend.computing("forward"):
+        return model.to_numpy(model.backend.encode({name: model.backend.to_tensor(arrays[name]) for name in arrays}))
+
+
+ALL_HEADS = {
+    "heads_on_top": tuple(name for name in get_args(Head) if name not in DECODER_HEADS),
+    "tied_embeddings": False,
+    "classes": 3,
+    "sentence_pooling": "max",
+}
+
+
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize(
-    "fields", [{"activation": "relu"}, {"activation": "gelu_tanh"}, {"positions_skip_padding": True}], ids=str
+    "fields",
+    [{"activation": "relu"}, {"activation": "gelu_tanh"}, {"positions_skip_padding": True}, {"tasks": 3}, ALL_HEADS],
+    ids=["relu", "gelu_tanh", "skip_padding", "tasks", "all_heads"],
 )
-def test_variants_of_an_encoder_pass(fields, make_checkpoint, check_small):
+def test_variants_of_an_encoder_pass(fields, packs, make_checkpoint, check_small):
     checkpoint = make_checkpoint(replace(CONFIG, **fields))
-    report = check_small(checkpoint, "torch", mode="compiled", checks=["forward", "invariants"])
+    report = check_small(checkpoint, packs, mode="compiled", checks=["forward", "invariants"])
     assert report.verdict == "pass", report.divergences
+
+
+def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
+    """One program serves all batches of a bucket, whatever the lengths of their rows are."""
+    from jax import monitoring
+
+    model: Any = triglot.build("jax", make_checkpoint(CONFIG), mode="compiled")
+    events = []
+
+    def listen(event, *_, **__):
+        events.append(event)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        model.heads(*ragged(0))
+        assert "/jax/core/compile/backend_compile_duration" in events
+        events.clear()
+        valid = np.arange(11) < np.array([11, 11, 11, 8, 7, 7, 3, 1])[:, None]
+        assert bucket(int(valid.sum())) == bucket(int(ragged(0)[1].sum()))
+        model.heads(ragged(1)[0][:, :11], valid)
+        assert events == []
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(("length", "is_packed"), [(16, False), (17, True)], ids=str)
+def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_packed, make_checkpoint, monkeypatch):
+    model: Any = triglot.build("jax", make_checkpoint(CONFIG), mode="compiled")
+    sizes = []
+
+    def count(valid, **options):
+        sizes.append(valid.shape)
+        return pack(valid, **options)
+
+    monkeypatch.setattr("triglot.impls.flax_nnx.packed.pack", count)
+    model.encode(np.ones((2, length), np.int64))
+    assert bool(sizes) == is_packed
