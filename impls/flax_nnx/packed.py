@@ -28,12 +28,13 @@ from .attention import MultiHeadAttention
 from .masks import masked_softmax
 from .transformer import Transformer
 
+DTYPES = (jnp.float32, jnp.bfloat16)
 TOKEN_HEADS = ("masked_lm", "token_classifier", "replaced_token")  # score each token alone; the others score rows
 
 
 def can_pack(config: ModelConfig, device: str, dtype: Any) -> bool:
     """Return whether a model can run on packed tokens: an encoder in which padding contributes nothing."""
-    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype == jnp.float32
+    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
 
 
 class Packed:
