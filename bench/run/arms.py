@@ -20,6 +20,7 @@ from triglot.shared.checkpoint.training_state import DTYPES as TRAINING_DTYPES
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES, WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs import Batch
+from triglot.shared.inputs.packing import can_pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
@@ -79,6 +80,8 @@ class Arm:
             return "computes only BERT-like encoders"
         if workload in WITH_GRADIENTS and (reason := self._why_not_trained(config, dtype)):
             return reason
+        if (self.framework, self.mode) == ("jax", "compiled") and not can_pack(config, device, dtype):
+            return "in JAX, jit and compiled are the same for this model: see triglot-jax-jit"
         if device not in self.dtypes:
             return f"does not run on {device}"
         if dtype not in self.dtypes[device]:
@@ -131,12 +134,7 @@ def _peer(framework: str, mode: str, builder: str, packages: tuple[str, ...] = (
 
 
 ARMS: dict[str, Arm] = {
-    **{
-        f"triglot-{framework}-{mode}": _own_arm(framework, mode)
-        for framework in FRAMEWORKS
-        for mode in MODES
-        if (framework, mode) != ("jax", "compiled")  # in JAX, jit and compiled are the same
-    },
+    **{f"triglot-{framework}-{mode}": _own_arm(framework, mode) for framework in FRAMEWORKS for mode in MODES},
     "transformers-eager": _peer("torch", "eager", "transformers_bert:eager", ("torch", "transformers")),
     "transformers-sdpa": _peer("torch", "eager", "transformers_bert:sdpa", ("torch", "transformers")),
     "transformers-compiled": _peer("torch", "jit", "transformers_bert:compiled", ("torch", "transformers")),
@@ -175,8 +173,8 @@ def register(name: str, arm: Arm) -> None:
 def quick_arms(workload: str) -> list[str]:
     """Return the arms of ``--quick``: the baseline, the fastest of each framework, and the best-known peers."""
     mode = "jit" if workload in WITH_GRADIENTS or workload == "generation" else "compiled"
-    own = ["triglot-torch-eager", f"triglot-torch-{mode}", f"triglot-paddle-{mode}", "triglot-jax-jit"]
-    return [*own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]
+    own = [f"triglot-{framework}-{mode}" for framework in FRAMEWORKS]
+    return ["triglot-torch-eager", *own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]
 
 
 def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:

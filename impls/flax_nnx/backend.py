@@ -13,12 +13,14 @@ from jax import numpy as jnp
 
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs.packing import can_pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
+from .packed import Packed
 from .transformer import Transformer
 
 DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
@@ -53,8 +55,12 @@ class Backend:
         self.transformer.eval()
         # Dropout masks are passed in, so no random streams are needed and parameters are the only state.
         self.transformer.set_attributes(nnx.Dropout, rngs=None, raise_if_not_found=False)
-        self.encode = in_mode(mode, execution.encode, self.transformer)
-        self.run = in_mode(mode, execution.run, self.transformer)
+        if mode == "compiled" and can_pack(self.config, device, dtype):
+            deployed = Packed(self.transformer)
+            self.encode, self.run = deployed.encode, deployed.run
+        else:
+            self.encode = in_mode(mode, execution.encode, self.transformer)
+            self.run = in_mode(mode, execution.run, self.transformer)
         self.trace = in_mode(mode, execution.trace, self.transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
         self.generator = Generator(self.transformer)

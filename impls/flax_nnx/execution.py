@@ -53,6 +53,7 @@ def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) ->
     if mode == "eager":
         return partial(program, transformer)
     # The weights are arguments of the program: XLA would fold constants for minutes, and gain no speed. So "jit"
-    # and "compiled" are the same here. The arguments are the transformer's own variables, which training updates.
+    # and "compiled" are the same here; packed.py has programs of its own. The arguments are the transformer's own
+    # variables, which training updates.
     graph, parameters = nnx.split(transformer, nnx.Param)
     return partial(jax.jit(lambda parameters, *inputs: program(nnx.merge(graph, parameters), *inputs)), parameters)

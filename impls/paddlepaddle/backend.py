@@ -13,12 +13,13 @@ from triglot.shared.arrays import HALVES
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs.packing import can_pack
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
-from .packed import Packed, can_pack
+from .packed import Packed
 from .transformer import Transformer
 
 DTYPES = {
@@ -49,7 +50,7 @@ class Backend:
         self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
         self.transformer.eval()
-        if mode == "compiled" and can_pack(self.config, device, self.dtype):
+        if mode == "compiled" and can_pack(self.config, device, dtype):
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:

@@ -19,7 +19,6 @@ from paddle import Tensor, nn
 from paddle.nn import functional
 
 from triglot.shared.inputs.packing import pack
-from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
 
 from .attention import MultiHeadAttention
@@ -28,14 +27,7 @@ from .heads import MaskedLM
 from .masks import exact
 from .transformer import Transformer
 
-DTYPES = (paddle.float32, paddle.bfloat16)  # for which oneDNN has kernels
-
 AnyLayer = TypeVar("AnyLayer", bound=nn.Layer)
-
-
-def can_pack(config: ModelConfig, device: str, dtype: paddle.dtype) -> bool:
-    """Return whether a model can run on packed tokens: an encoder in which padding contributes nothing."""
-    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
 
 
 class Packed:

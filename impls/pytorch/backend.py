@@ -12,12 +12,13 @@ from torch import Tensor
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
+from triglot.shared.inputs.packing import can_pack
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
-from .packed import Packed, can_pack
+from .packed import Packed
 from .transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,7 +43,7 @@ class Backend:
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
         self.transformer.eval()
-        if mode == "compiled" and can_pack(self.config, device, self.dtype):
+        if mode == "compiled" and can_pack(self.config, device, dtype):
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:

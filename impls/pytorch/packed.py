@@ -25,17 +25,10 @@ from .feed_forward import FeedForward
 from .heads import MaskedLM
 from .transformer import Transformer
 
-DTYPES = (torch.float32, torch.bfloat16)  # for which oneDNN has kernels
-
 # Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-
-
-def can_pack(config: ModelConfig, device: str, dtype: torch.dtype) -> bool:
-    """Return whether a model can run on packed tokens: an encoder in which padding contributes nothing."""
-    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
 
 
 class Packed:

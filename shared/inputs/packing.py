@@ -12,10 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from triglot.shared.arrays import Array, Bools
+from triglot.shared.model.config import ModelConfig
+
+# The number formats for which the packed encoders exist. They are faster in no other one.
+DTYPES = ("float32", "bfloat16")
 
 # A group has at least so many rows, if the batch does, and takes in all rows of equal length. With fewer, attention is
 # called too often; with more, short rows are padded too far.
 LEAST_ROWS = 4
+
+
+def can_pack(config: ModelConfig, device: str, dtype: str) -> bool:
+    """Return whether a model runs on packed tokens in mode "compiled": an encoder whose padding contributes nothing."""
+    return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,17 @@ class Group:
 class Packing:
     """Where the N real tokens of a batch are: their ``tokens``, indices into B * S, and ``positions``, in the row.
 
-    The rows are ordered by length, longest first, and ``groups`` divides them.
+    The rows are ordered by length, longest first. ``lengths``: the number of real tokens of each row that has any.
     """
 
-    rows: int
-    length: int
     tokens: Array
     positions: Array
-    groups: tuple[Group, ...]
+    lengths: Array
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that divide the rows."""
+        return tuple(_groups(self.lengths))
 
 
 def pack(valid: Bools, *, skip_padding: bool) -> Packing:
@@ -54,14 +66,14 @@ def pack(valid: Bools, *, skip_padding: bool) -> Packing:
 
     ``skip_padding``: the position of a token is the number of real tokens before it, instead of its place in the row.
     """
-    rows, length = valid.shape
+    length = valid.shape[1]
     lengths = valid.sum(axis=1)
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]  # empty rows have no tokens
     ordered = valid[order]
     row, place = np.nonzero(ordered)
     positions = (ordered.cumsum(axis=1) - 1)[row, place] if skip_padding else place
-    return Packing(rows, length, order[row] * length + place, positions, tuple(_groups(lengths[order])))
+    return Packing(order[row] * length + place, positions, lengths[order])
 
 
 def _groups(lengths: Array) -> Iterator[Group]:

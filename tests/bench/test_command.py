@@ -232,7 +232,7 @@ def test_a_sweep_that_times_nothing_fails(workplace, command, monkeypatch):
         (("--compare", "text.json"), "text.json: it is not JSON"),
         (("--compare", "damaged.json"), "damaged.json is not a valid report"),
         (("--json", "damaged.json", "--resume"), "damaged.json is not a valid report"),
-        (("--mode", "compiled", "--framework", "jax"), "no arm is jax and compiled.*triglot-torch-eager"),
+        (("--mode", "eager", "--arm", "onnxruntime"), "no arm is eager and onnxruntime.*triglot-torch-eager"),
     ],
 )
 def test_impossible_requests_are_refused_in_one_line(arguments, words, workplace, command):

@@ -1,16 +1,19 @@
-"""The packed encoder: real tokens without padding, in groups of rows of similar length."""
+"""The packed encoder: real tokens without padding, in mode ``compiled`` on a CPU."""
 
 from dataclasses import replace
+from functools import cache
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paddle import inference as paddle_inference
 
 import triglot
 from triglot.shared import inputs
+from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows
 from triglot.shared.inputs.packing import LEAST_ROWS, pack
+from triglot.shared.model.config import DECODER_HEADS, Head
 from triglot.shared.model.recipes import recipe
 
 CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
@@ -54,20 +57,56 @@ def test_equal_rows_are_one_group_and_others_at_least_a_few():
     assert [group.rows for group in ragged.groups] == [LEAST_ROWS, LEAST_ROWS, 3]
 
 
-PACKING = ("torch", "paddle")  # JAX compiles for each shape instead
+@given(st.integers(1, 100_000))
+def test_buckets_are_few_and_little_larger(number):
+    size = bucket(number)
+    assert number <= size < max(number * 9 / 8, number + SMALLEST)
+    assert size % SMALLEST == 0
+    assert bucket(size) == size
+    assert len({bucket(each) for each in range(number + 1, 2 * number + 1)}) <= 9
 
 
-def pytest_generate_tests(metafunc):
-    """Run the tests for every framework that packs, of those that the test run names."""
-    if "packing_framework" in metafunc.fixturenames:
-        named = metafunc.config.getoption("--frameworks").split(",")
-        frameworks = [framework for framework in PACKING if framework in named]
-        metafunc.parametrize("packing_framework", frameworks, scope="module")
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=11), st.sampled_from([70, 512]))
+def test_every_row_fits_into_its_window(lengths, longest):
+    lengths = np.array(sorted(lengths, reverse=True))
+    size = bucket(int(lengths.sum()))
+    sizes, (starts, padded, bounds) = window_lengths(size, longest), windows(lengths, size, longest)
+    assert starts[: len(lengths)].tolist() == [0, *lengths.cumsum()[:-1]]
+    assert padded.tolist() == [*lengths, *[0] * (size - len(lengths))]
+    assert (bounds[0], bounds[-1]) == (0, len(lengths))
+    for window, first, end in zip(sizes, bounds[:-1], bounds[1:], strict=True):
+        assert (lengths[first:end] <= window).all()
+        assert window <= size
+        assert (2 * lengths[first:end] >= window).all() or window == SMALLEST
 
 
-@pytest.fixture(scope="module")
-def model(packing_framework):
-    return triglot.build(packing_framework, triglot.initialize(CONFIG), mode="compiled")
+VECTORS = replace(
+    CONFIG,
+    heads_on_top=(),
+    tied_embeddings=False,
+    source_vocabulary=0,
+    segments=0,
+    positions="none",
+    embedding_process="",
+    pad_id=None,
+)
+ALL_HEADS = {
+    "heads_on_top": tuple(name for name in get_args(Head) if name not in DECODER_HEADS),
+    "tied_embeddings": False,
+    "classes": 3,
+    "sentence_pooling": "max",
+}
+SHAPES = [(1, 5), (8, 13), (3, 1), (12, 9), (8, 13)]
+
+
+@cache
+def compiled(framework, config):
+    return triglot.build(framework, triglot.initialize(config), mode="compiled")
+
+
+@pytest.fixture
+def model(framework):
+    return compiled(framework, CONFIG)
 
 
 def ragged(seed):
@@ -76,7 +115,13 @@ def ragged(seed):
     valid = np.arange(13) < np.array([13, 9, 9, 9, 9, 9, 2, 1])[:, None]
     valid[1] = np.roll(valid[1], 3)
     valid[2, [4, 10]] = valid[2, [10, 4]]
-    return generator.integers(0, CONFIG.source_vocabulary, valid.shape), valid
+    return generator.integers(0, CONFIG.source_vocabulary, valid.shape, np.int32), valid
+
+
+def encode(model, **arrays):
+    """Encode a batch that the facade would refuse, with NaN or an empty row."""
+    with model.backend.computing("forward"):
+        return model.to_numpy(model.backend.encode({name: model.backend.to_tensor(arrays[name]) for name in arrays}))
 
 
 @pytest.mark.parametrize("row", range(8))
@@ -90,120 +135,102 @@ def test_a_row_never_sees_its_neighbours(row, model):
     assert all(np.array_equal(first[name][row], second[name][row]) for name in first)
 
 
-def vectors_only():
-    """Return the configuration of an encoder that reads vectors."""
-    heads = {"heads_on_top": (), "tied_embeddings": False}
-    no_vocabulary = {
-        "source_vocabulary": 0,
-        "segments": 0,
-        "positions": "none",
-        "embedding_process": "",
-        "pad_id": None,
-    }
-    return replace(CONFIG, **heads, **no_vocabulary)
-
-
-def encode_vectors(model, vectors, valid):
-    """Encode without the checks of inputs, which refuse NaN and empty rows."""
-    inputs = {"source": model.backend.to_tensor(vectors), "valid": model.backend.to_tensor(valid)}
-    with model.backend.computing("forward"):
-        return model.to_numpy(model.backend.encode(inputs))
-
-
-@pytest.fixture(scope="module")
-def vector_model(packing_framework):
-    return triglot.build(packing_framework, triglot.initialize(vectors_only()), mode="compiled")
-
-
-def ragged_vectors():
-    _, valid = ragged(0)
-    return np.random.default_rng(0).normal(size=(*valid.shape, CONFIG.hidden_size)).astype(np.float32), valid
-
-
 @pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
-def test_nothing_of_a_neighbour_spreads(row, vector_model):
+def test_nothing_of_a_neighbour_spreads(row, framework):
     """Not even NaN, which a product with a weight of zero would keep."""
-    vectors, valid = ragged_vectors()
-    clean = encode_vectors(vector_model, vectors, valid)
-    vectors[row] = float("nan")
-    spoiled = encode_vectors(vector_model, vectors, valid)
+    model, (_, valid) = compiled(framework, VECTORS), ragged(0)
+    vectors = np.random.default_rng(0).normal(size=(*valid.shape, VECTORS.hidden_size)).astype(np.float32)
+    clean = encode(model, source=vectors, valid=valid)
+    vectors[row] = np.nan
+    spoiled = encode(model, source=vectors, valid=valid)
     assert np.isnan(spoiled[row][valid[row]]).all()
     others = np.arange(8) != row
     assert np.array_equal(spoiled[others], clean[others])
 
 
-def test_an_empty_row_is_zero_and_changes_no_other(vector_model):
-    vectors, valid = ragged_vectors()
-    without = encode_vectors(vector_model, vectors[1:], valid[1:])
-    valid[0] = False
-    encoded = encode_vectors(vector_model, vectors, valid)
-    assert not encoded[0].any()
-    assert np.array_equal(encoded[1:], without)
+def test_rows_without_tokens_are_zero_and_change_no_other_row(model):
+    ids, valid = ragged(0)
+    ids, valid = np.insert(ids, 3, 0, axis=0), np.insert(valid, 3, False, axis=0)
+    output = encode(model, source=ids, valid=valid, segment_ids=np.zeros_like(ids))
+    assert not output[3].any()
+    ids, valid = (np.delete(each, 3, axis=0) for each in (ids, valid))
+    assert np.array_equal(np.delete(output, 3, axis=0), encode(model, source=ids, valid=valid, segment_ids=0 * ids))
 
 
-SHAPES = [(1, 5), (8, 13), (3, 1), (12, 9), (8, 13)]
-
-
-def test_every_shape_is_computed_and_results_belong_to_the_caller(model):
+def test_results_belong_to_the_caller(model):
     """Later calls, of other shapes and of the same one, do not overwrite the tensors that a call returned."""
-    reference = triglot.build("numpy", triglot.initialize(CONFIG))
     generator = np.random.default_rng(0)
     results = []
     for rows, length in SHAPES:
         valid = np.arange(length) < generator.integers(1, length + 1, (rows, 1))
-        batch = inputs.encoder_batch(
-            CONFIG, generator.integers(0, CONFIG.source_vocabulary, valid.shape), valid, None, None
-        )
-        results.append((batch, model.prepare("forward", batch)()))
-    for batch, (output, heads) in results:
-        tokens = batch.source, batch.valid
-        np.testing.assert_allclose(model.to_numpy(output), reference.encode(*tokens), rtol=0, atol=1e-5)
-        expected = reference.heads(*tokens)
-        for name, value in heads.items():
-            np.testing.assert_allclose(model.to_numpy(value), expected[name], rtol=0, atol=1e-5)
+        ids = generator.integers(0, CONFIG.source_vocabulary, valid.shape)
+        output, heads = model.prepare("forward", inputs.encoder_batch(CONFIG, ids, valid))()
+        results += [(tensor, model.to_numpy(tensor)) for tensor in (output, *heads.values())]
+    for tensor, array in results:
+        assert np.array_equal(model.to_numpy(tensor), array)
 
 
 def test_paddle_builds_one_engine_for_all_shapes(monkeypatch):
+    from paddle import inference
+
     built = []
-    create = paddle_inference.create_predictor
-    monkeypatch.setattr(paddle_inference, "create_predictor", lambda config: built.append(config) or create(config))
+    create = inference.create_predictor
+    monkeypatch.setattr(inference, "create_predictor", lambda config: built.append(config) or create(config))
     model = triglot.build("paddle", triglot.initialize(CONFIG), mode="compiled")
     for shape in SHAPES:
         model.encode(np.ones(shape, np.int64))
     assert len(built) == 1
 
 
-def test_changed_weights_do_not_reach_the_compiled_model(packing_framework):
-    """Packing shares modules with the eager model, but its weights are copies."""
-    model = triglot.build(packing_framework, triglot.initialize(CONFIG), mode="compiled")
-    ids, valid = ragged(0)
-    before = model.encode(ids, valid)
-    eager = triglot.build(packing_framework, triglot.initialize(CONFIG))
-    eager.begin_training(triglot.Plan())
-    batch = inputs.encoder_batch(CONFIG, ids, valid, None, None)
-    eager.training_step(inputs.taught(CONFIG, batch, np.zeros((*valid.shape, CONFIG.hidden_size), np.float32)))
-    assert np.abs(eager.encode(ids, valid) - before).max() > 1e-4
-    assert np.array_equal(model.encode(ids, valid), before)
-
-
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"activation": "relu"},
-        {"activation": "gelu_tanh"},
-        {"positions_skip_padding": True},
-        {"tied_embeddings": False, "heads_on_top": ("pooler", "masked_lm", "next_sentence")},
-        {"heads_on_top": ("token_classifier",), "classes": 3, "tied_embeddings": False},
-    ],
-    ids=str,
+    [{"activation": "relu"}, {"activation": "gelu_tanh"}, {"positions_skip_padding": True}, {"tasks": 3}, ALL_HEADS],
+    ids=["relu", "gelu_tanh", "skip_padding", "tasks", "all_heads"],
 )
-def test_variants_of_an_encoder_pass(fields, packing_framework, make_checkpoint, check_small):
+def test_variants_of_an_encoder_pass(fields, framework, make_checkpoint, check_small):
     checkpoint = make_checkpoint(replace(CONFIG, **fields))
-    report = check_small(checkpoint, packing_framework, mode="compiled", checks=["forward", "invariants"])
+    report = check_small(checkpoint, framework, mode="compiled", checks=["forward", "invariants"])
     assert report.verdict == "pass", report.divergences
 
 
-def test_an_encoder_of_vectors_passes(packing_framework, make_checkpoint, check_small):
-    report = check_small(make_checkpoint(vectors_only()), packing_framework, mode="compiled", checks=["forward"])
+def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
+    report = check_small(make_checkpoint(VECTORS), framework, mode="compiled", checks=["forward"])
     assert report.verdict == "pass", report.divergences
+
+
+def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
+    """One program serves all batches of a bucket, whatever the lengths of their rows are."""
+    from jax import monitoring
+
+    model: Any = triglot.build("jax", make_checkpoint(CONFIG), mode="compiled")
+    events = []
+
+    def listen(event, *_, **__):
+        events.append(event)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        model.heads(*ragged(0))
+        assert "/jax/core/compile/backend_compile_duration" in events
+        events.clear()
+        valid = np.arange(11) < np.array([11, 11, 11, 8, 7, 7, 3, 1])[:, None]
+        assert bucket(int(valid.sum())) == bucket(int(ragged(0)[1].sum()))
+        model.heads(ragged(1)[0][:, :11], valid)
+        assert events == []
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(("length", "is_packed"), [(16, False), (17, True)], ids=str)
+def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_packed, make_checkpoint, monkeypatch):
+    model: Any = triglot.build("jax", make_checkpoint(CONFIG), mode="compiled")
+    sizes = []
+
+    def count(valid, **options):
+        sizes.append(valid.shape)
+        return pack(valid, **options)
+
+    monkeypatch.setattr("triglot.impls.flax_nnx.packed.pack", count)
+    model.encode(np.ones((2, length), np.int64))
+    assert bool(sizes) == is_packed

@@ -1,0 +1,196 @@
+"""The encoder for deployment on a CPU: padding costs little, and few programs are compiled.
+
+It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
+it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. N is a
+bucket (``shared/inputs/buckets.py``), and the program of the encoder depends on nothing else, so a new batch rarely
+compiles.
+
+Shapes: B batch, S length, N packed tokens, D hidden size; L tokens in a window; H heads, K key size, V value size.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import Array, lax
+from jax import numpy as jnp
+
+from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, window_lengths, windows
+from triglot.shared.inputs.packing import Packing, pack
+from triglot.shared.model.probe import Probe
+
+from . import execution
+from .attention import MultiHeadAttention
+from .masks import masked_softmax
+from .transformer import Transformer
+
+TOKEN_HEADS = ("masked_lm", "token_classifier", "replaced_token")  # score each token alone; the others score rows
+
+
+class Packed:
+    """A transformer on packed tokens. It shares the weights of the original."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.config = transformer.config
+        self.encode_padded = execution.in_mode("jit", execution.encode, transformer)
+        self.run_padded = execution.in_mode("jit", execution.run, transformer)
+        packed: Any = nnx.clone(transformer, variables=False)
+        for layer in packed.encoder.layers:
+            layer.attention = PackedAttention(layer.attention)
+        self.encoder = compiled(encode, packed)
+        heads = self.config.heads_on_top
+        self.token_heads = self.row_heads = None
+        if token_heads := [name for name in heads if name in TOKEN_HEADS]:
+            self.token_heads = compiled(score_tokens, with_heads(transformer, token_heads))
+        if row_heads := [name for name in heads if name not in TOKEN_HEADS]:
+            self.row_heads = compiled(score_rows, with_heads(transformer, row_heads))
+
+    def encode(self, inputs: Mapping[str, Array]) -> Array:
+        """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
+        if gains_nothing(inputs["valid"]):
+            return self.encode_padded(inputs)
+        packing, x = self.encode_packed(inputs)
+        return unpacked(x, packing.tokens, inputs["valid"].shape)
+
+    def run(self, inputs: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Return the output of the encoder, and the outputs of the heads by name."""
+        if gains_nothing(inputs["valid"]):
+            return self.run_padded(inputs)
+        packing, x = self.encode_packed(inputs)
+        shape = inputs["valid"].shape
+        output = unpacked(x, packing.tokens, shape)
+        heads: dict[str, Array] = {}
+        if self.token_heads:
+            heads |= {name: unpacked(scores, packing.tokens, shape) for name, scores in self.token_heads(x).items()}
+        if self.row_heads:
+            heads |= self.row_heads(*widened(output, inputs["valid"]))
+        return output, {name: heads[name] for name in self.config.heads_on_top}
+
+    def encode_packed(self, inputs: Mapping[str, Array]) -> tuple[Packing, Array]:
+        """Return the packing of a batch, and the output of the encoder for its tokens, (N, D); the rest is padding."""
+        packing = pack(np.asarray(inputs["valid"]), skip_padding=self.config.positions_skip_padding)
+        size = bucket(len(packing.tokens))
+
+        def packed(name: str) -> np.ndarray:
+            array = np.asarray(inputs[name])
+            return padded(array.reshape(-1, *array.shape[2:])[packing.tokens], size)
+
+        arrays = {name: packed(name) for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs}
+        positions = padded(packing.positions.astype(np.int32), size)
+        return packing, self.encoder(arrays, positions, windows(packing.lengths, size, self.config.source_max_length))
+
+
+def encode(transformer: Any, packed: Mapping[str, Array], positions: Array, windows: Windows) -> Array:
+    """Return the output of the encoder for packed tokens, (N, D). packed: the arrays of a batch by name, (N, ...)."""
+    x = packed["source"]
+    if transformer.config.source_vocabulary:  # each token is a row of its own, which begins at its position
+        ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
+        x = transformer.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
+    return transformer.encoder(x, windows)
+
+
+def score_tokens(transformer: Transformer, x: Array) -> dict[str, Array]:
+    """Return the outputs of the heads by name, (N, ...). x: packed tokens, (N, D); each is a row of its own."""
+    token_table = transformer.embeddings.token.embedding[...] if transformer.config.tied_embeddings else None
+    heads = transformer.heads(x[:, None], jnp.ones((len(x), 1), jnp.bool_), token_table)
+    return {name: scores[:, 0] for name, scores in heads.items()}
+
+
+def score_rows(transformer: Transformer, x: Array, valid: Array) -> dict[str, Array]:
+    """Return the outputs of the heads by name, (B, ...). x: (B, S, D). valid: bool (B, S), True for real tokens."""
+    return transformer.heads(x, valid, None)
+
+
+class PackedAttention(nnx.Module):
+    """Self-attention, row by row. It shares the weights of the layer that it takes the place of."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        self.config = attention.config
+        self.query, self.key, self.value = attention.query, attention.key, attention.value
+        self.output = attention.output
+
+    def __call__(
+        self, query: Array, key: Array, value: Array, windows: Windows, probe: Probe | None = None
+    ) -> tuple[Array, None]:
+        """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D)."""
+        config = self.config
+        projected = self.query(query), self.key(key), self.value(value)
+        context = jnp.zeros((len(query), config.heads * config.value_size), query.dtype)
+        # Each loop runs as often as the batch has such rows, so one program serves every batch of N tokens.
+        for i, length in enumerate(window_lengths(len(query), config.source_max_length)):
+            attend = partial(self.attend, projected=projected, windows=windows, length=length)
+            context = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], attend, context)
+        output = self.output(context)
+        return jax.nn.relu(output) if config.attention_output_activation == "relu" else output, None
+
+    def attend(self, row: Array, context: Array, projected: Sequence[Array], windows: Windows, length: int) -> Array:
+        """Return the context, (N, H * V), with that of a row filled in. The window of the row has ``length`` tokens.
+
+        projected: queries and keys, (N, H * K), and values, (N, H * V).
+        """
+        config = self.config
+        begin = jnp.minimum(windows.starts[row], len(context) - length)  # the window ends where the tokens end
+        place = begin + jnp.arange(length) - windows.starts[row]
+        own = (place >= 0) & (place < windows.lengths[row])
+
+        def read(x: Array) -> Array:
+            # A weight of zero would not hide a NaN of another row.
+            x = jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, length), 0.0)
+            return x.reshape(length, config.heads, -1).swapaxes(0, 1)
+
+        queries, keys, values = map(read, projected)
+        scores = jnp.matmul(queries * config.key_size**-0.5, keys.swapaxes(-1, -2))
+        attended = jnp.matmul(masked_softmax(scores, own, None, config), values).swapaxes(0, 1).reshape(length, -1)
+        others = lax.dynamic_slice_in_dim(context, begin, length)
+        return lax.dynamic_update_slice_in_dim(context, jnp.where(own[:, None], attended, others), begin, 0)
+
+
+def compiled(program: Callable[..., Any], transformer: Transformer) -> Callable[..., Any]:
+    """Return ``program`` bound to ``transformer`` and compiled for each shape."""
+    graph, parameters = nnx.split(transformer, nnx.Param)
+    # A flat list, because JAX takes 0.1 ms to read a state of Flax at each call.
+    leaves, structure = jax.tree.flatten(parameters)
+
+    def run(leaves: list[Array], *inputs: Any) -> Any:
+        return program(nnx.merge(graph, jax.tree.unflatten(structure, leaves)), *inputs)
+
+    return partial(jax.jit(run), leaves)
+
+
+def with_heads(transformer: Transformer, names: Collection[str]) -> Transformer:
+    """Return the same transformer with these heads only. The weights are shared with the original."""
+    other = nnx.clone(transformer, variables=False)
+    for name in set(transformer.config.heads_on_top) - set(names):
+        delattr(other.heads, name)
+    return other
+
+
+def gains_nothing(valid: Array) -> bool:
+    """Return whether a batch has no padding and a shape of few. Then the program of mode "jit" is the fastest."""
+    rows, length = valid.shape
+    recurs = length == bucket(length, WINDOW_STEPS) and rows * length == bucket(rows * length)
+    return recurs and bool(np.asarray(valid).all())
+
+
+def padded(x: np.ndarray, size: int) -> np.ndarray:
+    """Return x, (n, ...), followed by zeros, (size, ...)."""
+    return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
+
+
+def unpacked(x: Array, tokens: np.ndarray, shape: Sequence[int]) -> Array:
+    """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
+    # NumPy compiles nothing for the shape.
+    padded = np.zeros((shape[0] * shape[1], *x.shape[1:]), x.dtype)
+    padded[tokens] = np.asarray(x)[: len(tokens)]
+    return jax.device_put(padded.reshape(*shape, *x.shape[1:]), x.device)
+
+
+def widened(x: Any, valid: Any) -> tuple[Any, Any]:
+    """Return x and valid with padding up to a bucket of lengths. x: (B, S, D). valid: bool (B, S)."""
+    missing = bucket(valid.shape[1], WINDOW_STEPS) - valid.shape[1]
+    if not missing:
+        return x, valid
+    return np.pad(x, ((0, 0), (0, missing), (0, 0))), np.pad(valid, ((0, 0), (0, missing)))

@@ -1,0 +1,51 @@
+"""Buckets: few sizes that recur, for a compiler that compiles a program for each shape.
+
+Packed tokens (``packing.py``) are padded to a bucket of N tokens. Attention reads one row at a time through a window: L
+tokens that contain the row. All shapes in a program follow from N.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from triglot.shared.arrays import Array, Int32s
+
+SMALLEST = 16
+TOKEN_STEPS = 8  # buckets an octave: they add 5 % on average, 12 % at most
+WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
+
+
+class Windows(NamedTuple):
+    """Where the rows are among N packed tokens, in arrays whose shapes follow from N. JAX takes them as an argument.
+
+    ``starts``, ``lengths``: int32 (N,), of each row, longest first; zeros follow. ``bounds``: int32 (C + 1,); windows
+    of the C lengths, longest first, read the rows from one bound to the next.
+    """
+
+    starts: Int32s
+    lengths: Int32s
+    bounds: Int32s
+
+
+def bucket(number: int, steps: int = TOKEN_STEPS) -> int:
+    """Return ``number`` rounded up to one of ``steps`` sizes an octave, all multiples of ``SMALLEST``."""
+    octave = 1 << (number - 1).bit_length() >> 1  # the largest power of two below the number
+    step = max(octave // steps, SMALLEST)
+    return max(-(-number // step) * step, SMALLEST)
+
+
+@cache
+def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
+    """Return the lengths of windows, longest first, for rows of at most ``longest`` of ``tokens`` tokens."""
+    rows = range(1, min(tokens, longest) + 1)
+    return tuple(sorted({min(bucket(length, WINDOW_STEPS), tokens) for length in rows}, reverse=True))
+
+
+def windows(lengths: Array, tokens: int, longest: int) -> Windows:
+    """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens."""
+    starts, padded = np.zeros((2, tokens), np.int32)
+    starts[1 : len(lengths)], padded[: len(lengths)] = lengths[:-1].cumsum(), lengths
+    shorter = [*window_lengths(tokens, longest)[1:], 0]
+    bounds = [0, *(np.count_nonzero(lengths > length) for length in shorter)]
+    return Windows(starts, padded, np.array(bounds, np.int32))
