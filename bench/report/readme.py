@@ -13,8 +13,8 @@ from . import document, tables
 from .report import Report
 
 BEGIN, END = "<!-- start of the benchmark's tables -->", "<!-- end of the benchmark's tables -->"
-ROWS = 5
-COLUMNS = ("arm", "times the baseline", "ms", "tokens/s", "of roofline")
+ROWS, CELLS = 4, 2
+COLUMNS = ("ms", "of roofline")
 _BETWEEN = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 
 
@@ -30,16 +30,21 @@ def with_table(text: str, result: Path) -> str:
 
 
 def short_table(report: Report) -> str:
-    """Return the fastest arms of the first cell as a Markdown table, sorted by the ratio to the baseline."""
-    table = report.tables()[0]
-    fastest = [row for row in table.rows if row.result.status == "ok"][:ROWS]
-    texts = [[tables.cells(row)[column] for column in COLUMNS] for row in fastest]
+    """Return the fastest arms of the first two cells as one Markdown table, in the order of the first cell."""
+    shown = report.tables()[:CELLS]
+    rows = [{row.result.case.arm: tables.cells(row) for row in table.rows} for table in shown]
+    fastest = {arm for of_cell in rows for arm in list(of_cell)[:ROWS]}  # rows without times come last
+    texts = [
+        [arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in rows[0] if arm in fastest
+    ]
+    cell = shown[0].cell
+    sizes = [f"{each.cell.batch} x {each.cell.length}, {each.cell.fill:.0%} real" for each in shown]
     lines = [
-        f"**{tables.title(table.cell)}**",
+        f"**{cell.model}, {cell.workload}, {tables.where(cell)}: batches of {' and '.join(sizes)}**",
         "",
-        f"The {len(fastest)} fastest of {len(table.rows)} arms, sorted by their time relative to {table.baseline}:",
+        f"The {ROWS} fastest of {len(rows[0])} arms in each size, sorted by the first: milliseconds per batch.",
         "",
-        *tables.markdown_table([tables.heading(column, table) for column in COLUMNS], texts),
+        *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]
     return "\n".join(lines) + "\n"
 
