@@ -196,13 +196,15 @@ def command(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["triglot", *map(str, arguments)])
-        handler = signal.getsignal(signal.SIGTERM)
+        # The command ignores Ctrl-C after an interrupt. Processes that later tests start would inherit that.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         capsys.readouterr()
         try:
             with pytest.raises(SystemExit) as end:
                 cli.main()
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         return end.value.code or 0, *capsys.readouterr()
 
     return run
