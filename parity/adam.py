@@ -13,9 +13,9 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import parameters
 from triglot.shared.training.plan import BETAS, EPSILON, Moments, Plan
 
-from .budgets import ROUNDING_UNITS, UNIT_ROUNDOFF, rounding_of_constant
+from .budgets import ROUNDING_OF_CONSTANT, ROUNDING_UNITS, UNIT_ROUNDOFF
 from .gradients import GradientTruth
-from .judge import diverged, judge_error
+from .judge import diverged, judge_error, mismatch
 from .output_names import FIRST_MOMENTS, GRADIENTS, SECOND_MOMENTS, WEIGHTS
 from .report import Judgement
 from .truth import distance
@@ -52,34 +52,36 @@ def judge_step(
     for name, weight in before.items():
         gradient, limit = truth.values[GRADIENTS + name], truth.budget(GRADIENTS + name, dtype)
         zeros = np.zeros(weight.shape)
+        first, second = (moments.first[name], moments.second[name]) if moments else (zeros, zeros)
+        limit_of_square = (2 * float(np.abs(gradient).max(initial=0.0)) + limit) * limit
         parts = (
-            (FIRST_MOMENTS, moments.first[name] if moments else zeros, gradient, limit, BETAS[0]),
-            (
-                *(SECOND_MOMENTS, moments.second[name] if moments else zeros, gradient**2),
-                *((2 * float(np.abs(gradient).max(initial=0.0)) + limit) * limit, BETAS[1]),
-            ),
+            (FIRST_MOMENTS, first, gradient, limit, BETAS[0]),
+            (SECOND_MOMENTS, second, gradient**2, limit_of_square, BETAS[1]),
         )
         found: list[Array] = []
         for part, moment, change, uncertain, beta in parts:
             key = f"{run}{part}{name}"
             value = results.get(key)
-            if value is None or value.shape != weight.shape:
-                yield diverged(key, "the value is missing or has another shape")
+            wrong = mismatch(value, weight.shape, dtype)
+            if value is None or wrong:
+                yield diverged(key, wrong)
                 break
             expected = beta * moment.astype(np.float64) + (1 - beta) * change
             sizes = [float(np.abs(array).max(initial=0.0)) for array in (expected, moment, change)]
-            rounding = unit * sizes[0] + rounding_of_constant() * (sizes[1] + sizes[2])
+            rounding = unit * sizes[0] + ROUNDING_OF_CONSTANT * (sizes[1] + sizes[2])
             yield judge_error(key, distance(value, expected), (1 - beta) * uncertain + rounding)
             found.append(value.astype(np.float64))
         key = f"{run}{WEIGHTS}{name}"
         value = results.get(key)
-        if len(found) < len(parts) or value is None or value.shape != weight.shape:
-            yield diverged(key, "the value is missing or has another shape")
+        wrong = mismatch(value, weight.shape, dtype)
+        if value is None or wrong:
+            yield diverged(key, wrong)
+        if len(found) < len(parts) or value is None or wrong:
             continue
         first, second = (each / (1 - beta ** (steps + 1)) for each, beta in zip(found, BETAS, strict=True))
         step = PLAN.rate_at(steps) * first / (np.sqrt(second) + EPSILON)
         longest, largest = float(np.abs(step).max(initial=0.0)), float(np.abs(weight).max(initial=0.0))
         # A correction of 1 - 0.999^t that is kept in float32 is off by that constant's rounding, half under the root.
-        corrections = sum(rounding_of_constant() / (1 - beta ** (steps + 1)) for beta in BETAS)
+        corrections = sum(ROUNDING_OF_CONSTANT / (1 - beta ** (steps + 1)) for beta in BETAS)
         allowed = longest * (corrections + 2 * unit) + unit * largest
         yield judge_error(key, distance(value, weight.astype(np.float64) - step), allowed)

@@ -66,6 +66,9 @@ LEAST_GRADIENT = 1e-3
 # rounding budget thousands of times.
 EXPLAINED = 8.0
 
+# The rounding error of a constant of Adam, 0.9 or 0.999, which frameworks may keep in float32.
+ROUNDING_OF_CONSTANT = 2.0**-25
+
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 # Below 2^-14, float16 rounds to multiples of 2^-24. In the other dtypes some kernels flush subnormal numbers to zero.
@@ -84,11 +87,8 @@ def budgets(noise: Array, magnitude: Array, dtype: str, factor: float) -> Array:
 
 
 def noise_in(dtype: str, measured: float) -> float:
-    """Return the noise of a gradient in ``dtype`` from the noise measured in float32.
-
-    For float64 it is scaled: rounding errors are proportional to the unit roundoff.
-    """
-    return measured * UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF["float32"] if dtype == "float64" else measured
+    """Return the noise of a gradient in ``dtype`` from the noise measured in float32: it grows with the roundoff."""
+    return measured * UNIT_ROUNDOFF[dtype] / UNIT_ROUNDOFF["float32"]
 
 
 def noise_of_mean(mean: float, terms: int) -> float:
@@ -101,11 +101,6 @@ def noise_of_mean(mean: float, terms: int) -> float:
     return mean * UNIT_ROUNDOFF["float32"] * terms**0.5 / 3
 
 
-def rounding_of_constant() -> float:
-    """Return the rounding error of a constant of Adam, 0.9 or 0.999, which frameworks may keep in float32."""
-    return 2.0**-25
-
-
 def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
     """Return the rounding error of Adam's first step on a weight of this magnitude, whatever its gradient.
 
@@ -113,4 +108,4 @@ def rounding_of_first_step(rate: float, weight: float, dtype: str) -> float:
     and the square root halves this relative error. The new weight is rounded when it is stored, and the step may be
     rounded to the precision of the weight before that.
     """
-    return rate * 2.0**-25 / 0.001 + 2 * UNIT_ROUNDOFF[dtype] * weight
+    return rate * ROUNDING_OF_CONSTANT / 0.001 + 2 * UNIT_ROUNDOFF[dtype] * weight

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triglot.impls.numpy_reference import training
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import Batch, EncoderBatch, PairBatch
@@ -21,7 +22,7 @@ from triglot.shared.training.dropout_masks import draw_dropout_masks
 
 from .budgets import DERIVATIVE_UNITS, EXPLAINED, LEAST_GRADIENT, UNIT_ROUNDOFF, budget, noise_in, noise_of_mean
 from .output_names import LOSS, name_gradients
-from .truth import distance, measure_noise
+from .truth import Reference, distance, measure_noise
 
 # Returns loss and gradients: of a checkpoint, on a batch, with these dropout masks, in a dtype.
 Derive = Callable[[Checkpoint, Batch, Mapping[str, Array], str], tuple[float, Mapping[str, Array]]]
@@ -109,6 +110,21 @@ def measure(
 
     noise_of_loss = noise_of_mean(float(values[LOSS]), _terms(batch))
     return Measurement(values, measure_noise(values, rounded_errors), explained, noise_of_loss)
+
+
+def reference_loss(
+    checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]
+) -> tuple[float, Callable[[Mapping[str, Array]], float]]:
+    """Return the float64 loss of the reference, and the function that returns its derivative along a direction."""
+    transformer = Reference(checkpoint).model.backend.transformer
+    arrays, masks = _in_float64(batch.arrays()), _in_float64(masks)
+    loss, _ = training.loss(transformer, arrays, masks)
+    return float(loss), lambda direction: training.derivative(transformer, arrays, masks, direction)
+
+
+def _in_float64(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays with their floats in float64."""
+    return {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in arrays.items()}
 
 
 def disagreement(

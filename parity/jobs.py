@@ -128,6 +128,8 @@ class Runner:
         resumed.begin_training(PLAN, drawn_moments(checkpoint.config))
         results |= step(resumed, batch, masks, RESUMED)
         weights = {name: np.array(tensor) for name, tensor in resumed.weights().items()}
+        if not all(np.isfinite(tensor).all() for tensor in weights.values()):
+            return results  # no model can be made of them
         same = self._build(Checkpoint(checkpoint.config, weights), self._dtype, self._mode)
         gradients = name_gradients(*same.loss_and_gradients(batch, masks))
         results |= {f"{CONTINUED}{name}": gradient for name, gradient in gradients.items()}

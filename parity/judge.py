@@ -1,7 +1,7 @@
 """The verdict: compare what an implementation returns with the truth, and find where it first goes wrong."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +12,12 @@ from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.schema import ATTENDED, AVERAGED, DECODED, OUTPUT, named_values
 from triglot.shared.worker import WorkerError
 
+from .budgets import CONFIRMING_RUNS
 from .checks import KINDS, LOCAL_CHECKS, Check, expected_masks, judged_tokens
 from .output_names import API, ATTEND, AVERAGED_WEIGHTS, CHANGED_WEIGHTS, ENCODE, FORWARD, MASKS
-from .report import WORKER, Divergence, Judgement, Row, worst
+from .report import WORKER, AnyJudgement, Divergence, Judgement, Row, worst
 from .scopes import scopes_of, worst_share
-from .truth import Truth, distances
+from .truth import Truth, Values, distances
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def judge_steps(
             judge_value(
                 name,
                 results.get(name),
-                truth,
+                truth.values[name],
+                truth.noise[name],
                 name,
                 subject,
                 config,
@@ -79,7 +81,8 @@ def own_inputs(results: Mapping[str, Array], truth: Truth, dtype: str) -> dict[s
 def judge_value(
     name: str,
     value: Array | None,
-    truth: Truth,
+    truth: Array,
+    noise: Array,
     true_name: str,
     subject: Subject,
     config: ModelConfig,
@@ -89,14 +92,15 @@ def judge_value(
 ) -> Judgement:
     """Judge a value by its budgets, over the ``selected`` entries (None: all). Shape and dtype have to be right.
 
+    ``true_name``: the named value that ``truth`` and ``noise`` are of.
+
     ``narrow``: not only as a whole, but also by the narrower scopes that it has (``scopes.py``).
     """
-    true_value, noise = truth.values[true_name], truth.noise[true_name]
-    mismatch = _mismatch(value, true_value.shape, subject.dtype)
-    if value is None or mismatch:
-        return diverged(name, mismatch)
+    wrong = mismatch(value, truth.shape, subject.dtype)
+    if value is None or wrong:
+        return diverged(name, wrong)
     scopes = scopes_of(named_values(config).get(true_name), config, subject.dtype) if narrow else ()
-    share = worst_share(scopes, distances(value, true_value), noise, true_value, selected, subject.dtype)
+    share = worst_share(scopes, distances(value, truth), noise, truth, selected, subject.dtype)
     if not math.isfinite(share.noise):
         reason = f"in {subject.dtype} the reference itself is not finite here; use a wider dtype"
         return Judgement(name=name, verdict="skipped", reason=reason)
@@ -118,9 +122,9 @@ def judge_error(name: str, error: float, limit: float, noise: float | None = Non
 
 def judge_exact(name: str, value: Array | None, expected: Array, problem: str = "wrong entries") -> Judgement:
     """Judge a value that has to be equal bit for bit. ``problem``: what the number of differences counts."""
-    mismatch = _mismatch(value, expected.shape, expected.dtype.name)
-    if value is None or mismatch:
-        return diverged(name, mismatch)
+    different = mismatch(value, expected.shape, expected.dtype.name)
+    if value is None or different:
+        return diverged(name, different)
     wrong = float(np.abs(value.astype(np.float64) - expected).sum())
     reason = f"{problem}: {wrong:g}" if wrong else ""
     verdict = "diverged" if wrong else "pass"
@@ -130,6 +134,29 @@ def judge_exact(name: str, value: Array | None, expected: Array, problem: str = 
 def diverged(name: str, reason: str) -> Judgement:
     """Return the judgement of a value that is wrong in a way that no number describes."""
     return Judgement(name=name, verdict="diverged", reason=reason)
+
+
+def confirmed(
+    judge: Callable[[Truth], list[AnyJudgement]],
+    truth: Truth,
+    judgements: list[AnyJudgement],
+    moves: Values | None = None,
+    explained: Collection[str] = (),
+) -> tuple[Truth, list[AnyJudgement]]:
+    """Judge again with noise from more runs, as long as more values exceed their budgets than are ``explained``.
+
+    ``judgements``: those with the noise that is known. ``moves``: see ``Truth.confirmed``.
+    """
+    for runs in CONFIRMING_RUNS:
+        if exceeding(judgements) - {*explained}:
+            truth = truth.confirmed(runs, moves or {})
+            judgements = judge(truth)
+    return truth, judgements
+
+
+def exceeding(judgements: Iterable[Judgement]) -> set[str]:
+    """Return the names of the values that exceed a budget that noise widens. That of an exact value is 0."""
+    return {judgement.name for judgement in judgements if judgement.verdict == "diverged" and judgement.budget}
 
 
 def failure(subject: Subject, check: str, error: WorkerError) -> Row:
@@ -189,10 +216,10 @@ def _judge_methods(
     """
     judgements = [judge_exact(CHANGED_WEIGHTS, results.get(CHANGED_WEIGHTS), np.array(0), "changed tensors")]
     for name, method in methods_of(config).items():
-        judgement = judge_value(method, results.get(method), truth, name, subject, config)
-        if name in results:
-            probed = replace(truth, values={name: results[name]})
-            agreement = judge_value(method, results.get(method), probed, name, subject, config)
+        value, noise = results.get(method), truth.noise[name]
+        judgement = judge_value(method, value, truth.values[name], noise, name, subject, config)
+        if name in results and results[name].shape == noise.shape:
+            agreement = judge_value(method, value, results[name], noise, name, subject, config)
             if agreement.verdict == "diverged":
                 agreement = replace(agreement, reason=f"{agreement.reason}, compared with the same run with a probe")
             judgement = worst([judgement, agreement])
@@ -200,7 +227,7 @@ def _judge_methods(
     return judgements
 
 
-def _mismatch(value: Array | None, shape: tuple[int, ...], dtype: str) -> str:
+def mismatch(value: Array | None, shape: tuple[int, ...], dtype: str) -> str:
     """Return how shape or dtype differ from what was expected; empty if both are right."""
     if value is None:
         return "the value is missing"

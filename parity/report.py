@@ -1,6 +1,7 @@
 """The outcome of a parity run: a row for each value of each check, a verdict, and the first divergence."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
@@ -148,6 +149,15 @@ class Report:
                 failed.setdefault((row.framework, row.reason), []).append(row.check)
         where = {failure: "" if WORKER in checks else f" in {', '.join(checks)}" for failure, checks in failed.items()}
         return [f"{framework} gave no results{where[framework, reason]}: {reason}" for framework, reason in failed]
+
+    @property
+    def skipped(self) -> list[str]:
+        """A sentence for each framework and each reason why some of its values could not be judged."""
+        reasons = Counter((row.framework, row.reason) for row in self.rows if row.verdict == "skipped")
+        return [
+            f"{framework}: {number} value{'s' if number > 1 else ''} could not be judged: {reason}"
+            for (framework, reason), number in reasons.items()
+        ]
 
     @property
     def exit_code(self) -> int:

@@ -75,13 +75,13 @@ def revealing_checkpoints(config: ModelConfig, dtype: str, seed: int) -> dict[Re
         for name, tensor in extreme.items():
             if name.endswith(("query.bias", "key.bias")):
                 extreme[name] = tensor + low if "query" in name else tensor - low
-    overflowing = {name: tensor.copy() if roles[name] == "embedding" else tensor for name, tensor in loud.items()}
-    for name, tensor in overflowing.items():
+    overflowing = dict(loud)
+    for name, tensor in loud.items():
         if name.endswith("token.weight"):
-            tensor[ordinary_ids(config)[:1]] = largest(dtype)
-    sets: dict[Revealing, dict[str, Array]] = {
-        **{"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
-    }
+            overflowing[name] = tensor.astype(np.float64)
+            overflowing[name][ordinary_ids(config)[:1]] = largest(dtype)
+    sets: dict[Revealing, dict[str, Array]]
+    sets = {"loud": loud, "quiet": quiet, "extreme": extreme, "overflowing": overflowing}
     if _generates(config):
         sets["varied"] = varied_tensors(shallow, loud, seed)
     return {name: _rounded(shallow, tensors, dtype) for name, tensors in sets.items()}
@@ -116,9 +116,9 @@ def ordinary_ids(config: ModelConfig) -> tuple[int, ...]:
 
 
 def largest(dtype: str) -> float:
-    """Return the largest number of a format; for float64 that of float32, because inputs have to be finite in it."""
+    """Return the largest number of a format."""
     limits = {"float16": LARGEST_FLOAT16, "bfloat16": LARGEST_BFLOAT16}
-    return float(limits.get(dtype, np.finfo(np.float32).max))
+    return float(limits[dtype] if dtype in limits else np.finfo(dtype).max)
 
 
 def offset(config: ModelConfig, dtype: str) -> float:
@@ -162,5 +162,4 @@ def _draw(parameter: Parameter, generator: np.random.Generator) -> Array:
 
 
 def _rounded(config: ModelConfig, tensors: Mapping[str, Array], dtype: str) -> Checkpoint:
-    stored = FLOATS["float32" if dtype == "float64" else dtype]
-    return Checkpoint(config, {name: tensor.astype(stored) for name, tensor in tensors.items()})
+    return Checkpoint(config, {name: tensor.astype(FLOATS[dtype]) for name, tensor in tensors.items()})

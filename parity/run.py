@@ -33,7 +33,6 @@ from .originals import Original
 from .originals.comparison import RunningOriginal, wide, with_originals
 from .originals.recorded import Example
 from .pool import WORKER, LocalPool, Pool, WorkerPool
-from .report import WORKER as DIED
 from .report import Report, Row
 from .revealing import Weights, revealing_checkpoints
 from .trials.findings import Findings
@@ -188,7 +187,8 @@ def compare(
         rows += started.popleft().judge(pool.finish())
     if progress:
         progress(len(trials), len(trials), "")
-    rows = merge(row for row in rows if KINDS.get(row.check, row.check) in (*checks, DIED))
+    # A framework that fails where it was needed always counts.
+    rows = merge(row for row in rows if row.verdict == "error" or KINDS.get(row.check, row.check) in checks)
     order, frameworks = list(named_values(config)), [subject.framework for subject in subjects]
     divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)

@@ -23,7 +23,7 @@ from .budgets import LEAST_TOKENS, NOISE_FACTOR, ROW_NOISE_FACTOR, budget, budge
 # tokens are close to zero, few are left to measure the noise.
 ALIKE = (
     *("sum", "norm", "residual", "query", "key", "value", "inner", "transform", "output", "decoded"),
-    *("projection", "logits", "masked_lm", "next_sentence", "sequence_classifier", "token_classifier"),
+    *("projection", "linear", "logits", "masked_lm", "next_sentence", "sequence_classifier", "token_classifier"),
 )
 
 

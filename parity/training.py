@@ -8,7 +8,6 @@ from types import TracebackType
 import numpy as np
 
 from triglot import impls
-from triglot.impls.numpy_reference import training as reference_training
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint, npz
@@ -18,12 +17,12 @@ from triglot.shared.training.plan import EPSILON
 from triglot.shared.worker import Worker, WorkerError
 
 from .budgets import rounding_of_first_step
-from .gradients import GradientTruth, NoiseError, disagreement, gradient_truth
+from .gradients import GradientTruth, NoiseError, disagreement, gradient_truth, reference_loss
 from .judge import diverged, judge_error
 from .output_names import GRADIENTS, LOSS, WEIGHTS
 from .pool import WORKER
 from .report import Judgement, worst
-from .truth import Reference, distance
+from .truth import distance
 
 
 class TrainingTruth:
@@ -146,20 +145,9 @@ class _Derivation:
         Raises:
             WorkerError: they differ.
         """
-        transformer = Reference(checkpoint).model.backend.transformer
-        arrays = {name: _as_float64(array) for name, array in batch.arrays().items()}
         loss, gradients = self.derive(checkpoint, batch, {}, "float64")
-        true_loss = float(reference_training.loss(transformer, arrays, {})[0])
-
-        def derivative(direction: Mapping[str, Array]) -> float:
-            return reference_training.derivative(transformer, arrays, {}, direction)
-
-        units = disagreement(loss, gradients, true_loss, derivative)
+        units = disagreement(loss, gradients, *reference_loss(checkpoint, batch, {}))
         if not units <= 1:
             raise WorkerError(
                 f"its float64 gradients are {units:.3g} times as far from the reference as allowed", fatal=True
             )
-
-
-def _as_float64(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array

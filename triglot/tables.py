@@ -83,12 +83,12 @@ def print_parity(report: Report) -> None:
         lines.add_section()
     screen.print(lines)
     screen.print()
-    for problem in (*report.divergences, *report.failures):
+    for problem in (*report.divergences, *report.failures, *report.skipped):
         screen.print(problem)
     if report.blind:
-        screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
+        screen.print(f"bugs that this number format is too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
     if report.lacking:
-        screen.print(f"invariants that this model does not have: {', '.join(report.lacking)}")
+        screen.print(f"invariants that could not be judged: {', '.join(report.lacking)}")
     for sentence in report.originals:
         screen.print(sentence)
     if report.unchecked:
@@ -98,7 +98,7 @@ def print_parity(report: Report) -> None:
 
 def parity_summary(report: Report) -> str:
     """Return the verdict and the reasons for it in one line."""
-    return f"verdict: {report.verdict}; {'; '.join([*report.divergences, *report.failures])}"
+    return f"verdict: {report.verdict}; {'; '.join([*report.divergences, *report.failures, *report.skipped])}"
 
 
 def print_audit(report: AuditReport) -> None:

@@ -26,13 +26,12 @@ def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch])
     """
     # These load SciPy, which only a verification needs.
     from triglot.parity.originals.comparison import RunningOriginal, not_compared  # noqa: PLC0415
-    from triglot.parity.truth import Reference  # noqa: PLC0415
     from triglot.shared.environment import cores  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         running = RunningOriginal(original, batches, _DTYPE, Path(folder), cores(), _TIME_LIMIT)
         try:
-            rows = running.judge(Reference(checkpoint, _DTYPE))
+            rows = running.judge(checkpoint)
         finally:
             running.close()
     return _passed(rows, original.description, not_compared(rows, checkpoint.config))

@@ -33,17 +33,27 @@ def planted(framework: str, file: str, change: Mapping[str, str]) -> Generator[B
         package = Path(folder) / name.rsplit(".", 1)[-1]
         shutil.copytree(SOURCES / impls.PACKAGES[framework], package, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(SOURCES / "model.py", package)
-        source = (package / file).read_text()
-        for old, new in change.items():
-            if old not in source:
-                raise ValueError(f"{old!r} is not in {file}; update the bug")
-            source = source.replace(old, new)
-        (package / file).write_text(source)
+        (package / file).write_text(changed_source(framework, file, change))
         try:
             yield _builder(name, package)
         finally:
             for module in [module for module in sys.modules if module.startswith(name)]:
                 del sys.modules[module]
+
+
+def changed_source(framework: str, file: str, change: Mapping[str, str]) -> str:
+    """Return the source text of an implementation's file with each key of ``change`` replaced by its value.
+
+    Raises:
+        ValueError: the text to change is not there.
+    """
+    folder = SOURCES if file == "model.py" else SOURCES / impls.PACKAGES[framework]  # the facade is shared
+    source = (folder / file).read_text()
+    for old, new in change.items():
+        if old not in source:
+            raise ValueError(f"{old!r} is not in {file}; update the bug")
+        source = source.replace(old, new)
+    return source
 
 
 def hidden(healthy: Build, mutant: Build) -> Build:

@@ -156,7 +156,7 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
 def _complaints(framework: str, implementation: Model, model: Known, report: Report, seed: int) -> dict[str, bool]:
     """Return which simpler rules complain. ``report``: of the implementation, on the same inputs."""
     batch = batch_of(model.checkpoint.config, seed)
-    found = rules.complaints(report, implementation, model.references["given"], [batch])
+    found = rules.complaints(report, implementation, model.references["given"], batch)
     return found | padiff.complaints(framework, implementation, model.checkpoint, batch)
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from triglot.parity.budgets import CONFIRMING_RUNS
 from triglot.parity.checks import judged_tokens
 from triglot.parity.jobs import Results
-from triglot.parity.judge import Subject, diverged, failure, judge_value, merge, methods_of, to_row
+from triglot.parity.judge import Subject, confirmed, diverged, failure, judge_value, merge, methods_of, to_row
 from triglot.parity.output_names import API
 from triglot.parity.report import ORIGINAL, Divergence, Report, Row
 from triglot.parity.truth import Reference, Truth
@@ -53,17 +52,22 @@ class RunningOriginal:
         }
         self._worker.send("run", request)
 
-    def judge(self, reference: Reference) -> list[Row]:
-        """Wait for the results and judge them. ``reference`` has the weights of the port."""
-        subject = Subject(self.original.library.name, "eager", self.dtype)
+    def judge(self, checkpoint: Checkpoint) -> list[Row]:
+        """Wait for the results and judge them against the truth of the port, ``checkpoint``."""
+        name = self.original.library.name
         try:
             self._worker.receive()
         except WorkerError as error:
-            return [failure(subject, ORIGINAL, error)]
+            return [failure(Subject(name, "eager", self.dtype), ORIGINAL, error)]
+        results = [npz.read(path) for path in self._results]
+        # The file of a model may decide its number format.
+        dtypes = {value.dtype.name for values in results for value in values.values()}
+        dtype = dtypes.pop() if len(dtypes) == 1 else self.dtype
+        subject, reference = Subject(name, "eager", dtype), Reference(checkpoint, dtype)
         rows = [
             row
-            for batch, path in zip(self.batches, self._results, strict=True)
-            for row in judge_original(subject, reference, batch, npz.read(path))
+            for batch, values in zip(self.batches, results, strict=True)
+            for row in judge_original(subject, reference, batch, values)
         ]
         return merge(rows)
 
@@ -79,7 +83,7 @@ def with_originals(
     rows: list[Row] = []
     descriptions: list[str] = []
     if running is not None:
-        rows = running.judge(Reference(checkpoint, running.dtype))
+        rows = running.judge(checkpoint)
         uncompared = not_compared(rows, checkpoint.config)
         descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
     if example is not None:
@@ -130,7 +134,11 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
 
     def judge(truth: Truth) -> list[Row]:
         judgements = [
-            judge_value(method, results[method], truth, name, subject, config, selected[name], narrow=False)
+            judge_value(
+                *(method, results[method], truth.values[name], truth.noise[name], name, subject, config),
+                selected[name],
+                narrow=False,
+            )
             if (places := selected[name]) is None or places.any()
             else diverged(method, "none of its tokens can be compared; use inputs without padding at the left")
             for method, name in names.items()
@@ -138,12 +146,7 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
         return [to_row(subject, ORIGINAL, judgement) for judgement in judgements]
 
     truth = reference.truth_of_values(batch, {})
-    rows = judge(truth)
-    for runs in CONFIRMING_RUNS:
-        if any(row.verdict == "diverged" and row.budget is not None for row in rows):
-            truth = truth.confirmed(runs, {})
-            rows = judge(truth)
-    return rows
+    return confirmed(judge, truth, judge(truth))[1]
 
 
 def not_compared(rows: Sequence[Row], config: ModelConfig, ignored: Sequence[str] = ()) -> str:

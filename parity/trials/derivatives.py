@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from triglot.impls.numpy_reference import training
 from triglot.parity import adam
 from triglot.parity.budgets import UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens
-from triglot.parity.gradients import GradientTruth, disagreement
+from triglot.parity.gradients import GradientTruth, disagreement, reference_loss
 from triglot.parity.jobs import Job, Results
-from triglot.parity.judge import Subject, diverged, judge_error, judge_value, methods_of
+from triglot.parity.judge import Subject, diverged, judge_error, judge_value, methods_of, mismatch
 from triglot.parity.output_names import (
     API,
     CONTINUED,
@@ -66,8 +65,10 @@ class DerivativeTrial:
 
     def _judgements(self, subject: Subject, results: Results) -> Iterable[Judgement]:
         names = [LOSS, *(GRADIENTS + name for name in self._checkpoint.tensors)]
-        wrong = [name for name in names if self._mismatch(results, name)]
-        yield from (diverged(name, self._mismatch(results, name)) for name in wrong)
+        unexpected = [name for name in results if name.startswith(GRADIENTS) and name not in names]
+        yield from (diverged(name, "the reference has no such value") for name in unexpected)
+        wrong = [name for name in names if self._mismatch(results, name, subject.dtype)]
+        yield from (diverged(name, self._mismatch(results, name, subject.dtype)) for name in wrong)
         if wrong:
             return
         truth = GradientTruth(
@@ -102,7 +103,8 @@ class DerivativeTrial:
             )
         }
         if any(len(part) < len(names) for part in parts.values()):
-            yield diverged(CONTINUED, "a value is missing")
+            (missing, *_) = (part + name for part in parts for name in names if name not in parts[part])
+            yield diverged(missing, "the value is missing")
             return
         first, second, before, gradients, after = parts.values()
         moments = adam.Moments(adam.STEPS + 1, first, second)
@@ -110,31 +112,26 @@ class DerivativeTrial:
         next_truth = GradientTruth(expected, truth.noise)
         yield from adam.judge_step(before, moments, next_truth, results, CONTINUED, subject.dtype)
         config = self._checkpoint.config
+        shapes = {name: tensor.shape for name, tensor in self._checkpoint.tensors.items()}
+        if any(after[name].shape != shapes[name] or not np.isfinite(after[name]).all() for name in names):
+            return  # no model has such weights; their rows say so
         reference = Reference(Checkpoint(config, after), subject.dtype)
         outputs = reference.truth_of_values(self._batch, {}, UNCONFIRMED_RUNS)
         for name, method in methods_of(config).items():
             key = f"{TRAINED}{method.removeprefix(f'{API}.')}"
             places = judged_tokens(name, self._batch, config)
-            yield judge_value(key, results.get(key), outputs, name, subject, config, places)
+            truth_and_noise = outputs.values[name], outputs.noise[name]
+            yield judge_value(key, results.get(key), *truth_and_noise, name, subject, config, places)
 
-    def _mismatch(self, results: Results, name: str) -> str:
-        """Return how the shape of the loss or of a gradient is wrong, in either dtype; empty if it is right."""
-        if not {name, TRUE + name, NOISE + name} <= results.keys():
-            return "the value is missing"
+    def _mismatch(self, results: Results, name: str, dtype: str) -> str:
+        """Return how the loss or a gradient differs from what was expected; empty if shape and dtype are right."""
         shape = () if name == LOSS else self._checkpoint.tensors[name.removeprefix(GRADIENTS)].shape
-        shapes = {results[name].shape, results[TRUE + name].shape}
-        return "" if shapes == {shape} else f"the shape is {max(shapes - {shape})}, expected {shape}"
+        own, true = results.get(name), results.get(TRUE + name)
+        return mismatch(own, shape, "float64" if name == LOSS else dtype) or mismatch(true, shape, "float64")
 
     def _refuted(self, truth: GradientTruth) -> dict[str, float]:
         """Return the float64 values that the reference refutes, with their errors in units of what is allowed."""
-        transformer = Reference(self._checkpoint).model.backend.transformer
-        arrays = {name: _as_float64(array) for name, array in self._batch.arrays().items()}
-        masks = {name: _as_float64(mask) for name, mask in self._masks.items()}
-        true_loss = float(training.loss(transformer, arrays, masks)[0])
-
-        def derivative(direction: Mapping[str, Array]) -> float:
-            return training.derivative(transformer, arrays, masks, direction)
-
+        true_loss, derivative = reference_loss(self._checkpoint, self._batch, self._masks)
         loss = float(truth.values[LOSS])
         gradients = {name.removeprefix(GRADIENTS): value for name, value in truth.values.items() if name != LOSS}
         if disagreement(loss, gradients, true_loss, derivative) <= 1:
@@ -144,7 +141,3 @@ class DerivativeTrial:
         for name in gradients:
             units[GRADIENTS + name] = disagreement(true_loss, gradients, true_loss, derivative, name)
         return {name: unit for name, unit in units.items() if not unit <= 1} or {LOSS: max(units.values())}
-
-
-def _as_float64(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from triglot.parity.budgets import CONFIRMING_RUNS, ORDINARY_SHARE
-from triglot.parity.checks import END_TO_END, LOCAL, Check
+from triglot.parity.budgets import ORDINARY_SHARE
+from triglot.parity.checks import END_TO_END, LOCAL, Check, judged_tokens
 from triglot.parity.jobs import Job, Results
-from triglot.parity.judge import Subject, failure, judge_check, judge_steps, own_inputs
+from triglot.parity.judge import Subject, confirmed, exceeding, failure, judge_check, judge_steps, own_inputs
 from triglot.parity.output_names import MASKS
 from triglot.parity.report import Row
 from triglot.parity.truth import Reference, Truth
-from triglot.shared.arrays import Array
+from triglot.shared.arrays import Array, as_received
 from triglot.shared.model.schema import named_values
 from triglot.shared.worker import WorkerError
 
@@ -71,11 +71,12 @@ class ForwardTrial:
 
         rows = judge(truth)
         if check.values is not None:
-            _, rows = _confirmed(truth, {}, judge, rows, wrong_steps)
-            wrong_steps |= _exceeding(rows)
+            _, rows = confirmed(judge, truth, rows, explained=wrong_steps)
+            wrong_steps |= exceeding(rows)
             yield from rows
             return
         moves: Results = {}
+        steps: list[Row] = []
         given = own_inputs(results, truth, subject.dtype)
         if check.steps or _diverged(rows):
             if all(np.isfinite(value).all() for value in given.values()):
@@ -83,16 +84,16 @@ class ForwardTrial:
                 local = reference.truth_of_steps(check.batch, given, noise)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
-            local, steps = _confirmed(local, {}, judge_alone, judge_alone(local), wrong_steps)
-            wrong_steps |= _exceeding(steps)
+            local, steps = confirmed(judge_alone, local, judge_alone(local), explained=wrong_steps)
+            wrong_steps |= exceeding(steps)
             moves = local.noise
             yield from steps
         # Wrong steps explain every error but that of the first value, which has nothing to inherit.
         inherited = [*named_values(config)][1:] if wrong_steps else []
-        truth, rows = _confirmed(truth, moves, judge, rows, wrong_results.union(inherited))
-        if not wrong_steps:
-            rows = self._continued(truth, given, judge, rows)
-        wrong_results |= _exceeding(rows)
+        truth, rows = confirmed(judge, truth, rows, moves, wrong_results.union(inherited))
+        if not wrong_steps and not _diverged(steps):
+            rows = self._continued(truth, self._where_judged(given, truth, subject.dtype), judge, rows)
+        wrong_results |= exceeding(rows)
         yield from rows
 
     def _continued(
@@ -117,16 +118,14 @@ class ForwardTrial:
             rows = judge(truth)
         return rows
 
+    def _where_judged(self, given: Results, truth: Truth, dtype: str) -> Results:
+        """Return the framework's values, but the true ones where no step is judged: a bug there must not be noise."""
 
-def _confirmed(
-    truth: Truth, moves: Results, judge: Callable[[Truth], list[Row]], rows: list[Row], explained: set[str]
-) -> tuple[Truth, list[Row]]:
-    """Judge again with noise from more runs, as long as the ``rows`` hold more divergences than are ``explained``."""
-    for runs in CONFIRMING_RUNS:
-        if _exceeding(rows) - explained:
-            truth = truth.confirmed(runs, moves)
-            rows = judge(truth)
-    return truth, rows
+        def judged(name: str, value: Array) -> Array:
+            places = judged_tokens(name, self._check.batch, self._reference.model.config)
+            return value if places is None else np.where(places, value, as_received(truth.values[name], dtype))
+
+        return {name: judged(name, value) for name, value in given.items()}
 
 
 def _ratios(whole: Results, alone: Results) -> dict[str, float]:
@@ -138,8 +137,3 @@ def _ratios(whole: Results, alone: Results) -> dict[str, float]:
 def _diverged(rows: Iterable[Row]) -> list[Row]:
     """Return the rows of named values and results that diverged, with a number or without. Masks are not computed."""
     return [row for row in rows if row.verdict == "diverged" and row.check != MASKS]
-
-
-def _exceeding(rows: Iterable[Row]) -> set[str]:
-    """Return the names of the values that exceed their budgets."""
-    return {row.name for row in rows if row.verdict == "diverged" and row.budget is not None}

@@ -13,31 +13,32 @@ reference has it: with a masking value of -10, for example, padding has an influ
 that were not judged.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import CONFIRMING_RUNS, KEPT_SHARE, UNCONFIRMED_RUNS
+from triglot.parity.budgets import KEPT_SHARE, UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
-from triglot.parity.judge import Subject, diverged, judge_value, methods_of
+from triglot.parity.judge import Subject, confirmed, judge_value, methods_of
 from triglot.parity.output_names import API
 from triglot.parity.report import Judgement, Row
 from triglot.parity.revealing import Weights, largest, ordinary_ids
 from triglot.parity.scopes import scopes_of, worst_share
-from triglot.parity.truth import Reference, Truth, distances
+from triglot.parity.truth import Reference, Truth, Values, distances
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.inputs import Batch, PairBatch, random_batch
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.schema import DECODED, named_values
+from triglot.shared.model.schema import DECODED, OUTPUT, named_values
 
 from .findings import Findings
 from .trial import Answers, Subjects, judge_each
 
 INVARIANTS = "invariants"
 BASE = "base"
+OVERFLOWING_ROW = "overflowing_row"
 SINGLE = 2  # the row of a single token, see ``checks.LENGTHS``
 
 
@@ -46,7 +47,7 @@ class Variant:
     """A change of the base batch.
 
     ``rows``: which row of the base each row has to equal, None: none of them. ``targets``: how many target tokens of
-    each row have to, None: all. ``holds_anyway``: the reference cannot run on it, but no model may lack the invariant.
+    each row have to, None: all. ``holds_anyway``: the invariant holds by definition.
     """
 
     name: str
@@ -70,17 +71,20 @@ class Variant:
             places = places & _along(before, 1, dimensions)
         return places
 
-    def of_base(self, value: Array, shape: tuple[int, ...]) -> Array:
-        """Return the part of a value of the base that a value of this ``shape`` has to equal."""
+    def of_base(self, name: str, value: Array) -> Array:
+        """Return the part of a named value of the base that the value of the variant has to equal: its rows, cut."""
         rows = [row or 0 for row in self.rows]
-        return value[rows][tuple(slice(size) for size in shape)]
+        lengths = {axis: tokens.shape[1] for axis, tokens in self.batch.real_tokens().items()}
+        lengths["position"] = lengths["target" if isinstance(self.batch, PairBatch) and name != OUTPUT else "source"]
+        axes = named_values(self.batch.config)[name].axes
+        return value[rows][tuple(slice(lengths.get(axis)) for axis in axes)]
 
 
 class Base:
     """What the variants of one parity run share: the truth of the base, and what each framework made of the base."""
 
-    def __init__(self, reference: Reference, batch: Batch, dtype: str) -> None:
-        self.reference = reference
+    def __init__(self, references: Mapping[Weights, Reference], batch: Batch, dtype: str) -> None:
+        self._references = references
         self.batch = batch
         self.dtype = dtype
         self.results: dict[str, Results] = {}
@@ -90,8 +94,15 @@ class Base:
     def truth(self) -> Truth:
         """The true values of the base, and their noise."""
         if self._truth is None:
-            self._truth = self.reference.truth_of_values(self.batch, {}, UNCONFIRMED_RUNS)
+            self._truth = self._references["loud"].truth_of_values(self.batch, {}, UNCONFIRMED_RUNS)
         return self._truth
+
+    def trace(self, variant: Variant) -> Values:
+        """Return the named values of a variant in the reference: in float64, or, if a row has to overflow, rounded."""
+        reference = self._references[variant.weights]
+        if variant.name == OVERFLOWING_ROW:
+            return reference.rounded_trace(variant.batch, {}, 0, {})
+        return reference.trace(variant.batch, {})
 
 
 class InvariantTrial:
@@ -111,86 +122,74 @@ class InvariantTrial:
 
     def judge(self, answers: Answers) -> Iterator[Row]:
         """See ``Trial.judge``."""
-        kept = self._kept()
+        if self._variant.name == BASE:
+            return judge_each(self.name, self._subjects, answers, self._judge_base)
+        values: Values = {} if self._variant.holds_anyway else self._base.trace(self._variant)
+        names = [*methods_of(self._variant.batch.config)]
+        holding = [name for name in names if self._variant.holds_anyway or self._holds(name, values[name])]
+        self._findings.lacking += [self._label(name) for name in names if name not in holding]
         return judge_each(
-            self.name, self._subjects, answers, lambda subject, results: self._judgements(subject, results, kept)
+            self.name, self._subjects, answers, lambda subject, results: self._compare(subject, results, holding)
         )
 
-    def _kept(self) -> list[str]:
-        """Return the named values that the variant does not change, by the reference. Note the others."""
-        truth, variant = self._base.truth, self._variant
-        names, kept = list(methods_of(variant.batch.config)), list[str]()
-        if variant.holds_anyway:
-            scores_overflow = variant.weights == "overflowing" and variant.batch.config.tied_embeddings
-            kept = [name for name in names if not (scores_overflow and name.endswith("masked_lm"))]
-            self._note(names, kept)
-            return kept
-        values, named = self._base.reference.trace(variant.batch, {}), named_values(variant.batch.config)
-        for name in names:
-            value = values[name]
-            expected, noise = (variant.of_base(array[name], value.shape) for array in (truth.values, truth.noise))
-            places, dtype = variant.selected(name, value.ndim), self._base.dtype
-            scopes = scopes_of(named[name], variant.batch.config, dtype)
-            share = worst_share(scopes, distances(value, expected), noise, expected, places, dtype)
-            if not share.used > KEPT_SHARE:  # NaN is kept: it is judged, as something that overflowed
-                kept.append(name)
-        self._note(names, kept)
-        return kept
+    def _holds(self, name: str, value: Array) -> bool:
+        """Return whether the invariant holds for a named value in the reference, which computes ``value``.
 
-    def _of_base(self, subject: Subject, results: Results) -> list[Judgement]:
-        """Judge the results that the others are compared with, by the truth."""
+        If a row has to overflow, it must do so alone; otherwise the invariant would prove nothing.
+        """
+        truth, variant, dtype = self._base.truth, self._variant, self._base.dtype
+        if variant.name == OVERFLOWING_ROW:
+            return not np.isfinite(value[0]).all() and bool(np.isfinite(value[1:]).all())
+        expected, noise = (variant.of_base(name, array[name]) for array in (truth.values, truth.noise))
+        scopes = scopes_of(named_values(variant.batch.config)[name], variant.batch.config, dtype)
+        places = variant.selected(name, value.ndim)
+        share = worst_share(scopes, distances(value, expected), noise, expected, places, dtype)
+        return not share.used > KEPT_SHARE  # NaN holds: it is judged, as something that overflowed
+
+    def _judge_base(self, subject: Subject, results: Results) -> list[Judgement]:
+        """Judge the results that the others are compared with, against the truth."""
+        self._base.results[subject.framework] = results
         config = self._variant.batch.config
 
         def judge(truth: Truth) -> list[Judgement]:
             return [
-                judge_value(self._label(name), results.get(method), truth, name, subject, config)
+                judge_value(
+                    *(self._label(name), results.get(method), truth.values[name], truth.noise[name]),
+                    *(name, subject, config),
+                )
                 for name, method in methods_of(config).items()
             ]
 
-        judgements = judge(self._base.truth)
-        for runs in CONFIRMING_RUNS:
-            if any(judgement.verdict == "diverged" for judgement in judgements):
-                judgements = judge(self._base.truth.confirmed(runs, {}))
-        return judgements
-
-    def _note(self, names: Sequence[str], kept: Sequence[str]) -> None:
-        self._findings.lacking += [self._label(name) for name in names if name not in kept]
+        return confirmed(judge, self._base.truth, judge(self._base.truth))[1]
 
     def _label(self, name: str) -> str:
         """Return the name under which a named value is judged."""
         method = methods_of(self._variant.batch.config)[name]
         return f"{self._variant.name}.{method.removeprefix(f'{API}.')}"
 
-    def _judgements(self, subject: Subject, results: Results, kept: Sequence[str]) -> Iterable[Judgement]:
+    def _compare(self, subject: Subject, results: Results, holding: Sequence[str]) -> Iterable[Judgement]:
+        """Compare the results with those on the base, where the invariant holds."""
         variant, config = self._variant, self._variant.batch.config
-        if variant.name == BASE:
-            self._base.results[subject.framework] = results
-            yield from self._of_base(subject, results)
-            return
-        base, truth = self._base.results.get(subject.framework, {}), self._base.truth
-        for name in kept:
+        if subject.framework not in self._base.results:
+            return  # the row of the base says why
+        base, truth = self._base.results[subject.framework], self._base.truth
+        for name in holding:
             method, label = methods_of(config)[name], self._label(name)
-            if method not in results or method not in base:
-                yield diverged(label, "the value is missing")
-                continue
-            shape = results[method].shape
-            expected = variant.of_base(base[method], shape)
-            if expected.shape != shape:
-                yield diverged(label, f"the shape is {shape}, expected at most {expected.shape}")
-                continue
-            noise = 2 * variant.of_base(truth.noise[name], shape)  # both results have it
-            around = Truth({name: expected}, {name: noise}, _none)
-            places = variant.selected(name, len(shape))
-            yield judge_value(label, results[method], around, name, subject, config, places)
+            if base.get(method, np.empty(())).shape != truth.values[name].shape:
+                continue  # the row of the base says so
+            expected = variant.of_base(name, base[method])
+            noise = 2 * variant.of_base(name, truth.noise[name])  # both results have it
+            places = variant.selected(name, expected.ndim)
+            yield judge_value(label, results.get(method), expected, noise, name, subject, config, places)
 
 
 def invariant_trials(
-    reference: Reference, subjects: Subjects, findings: Findings, dtype: str, seed: int
+    references: Mapping[Weights, Reference], subjects: Subjects, findings: Findings, dtype: str, seed: int
 ) -> list[InvariantTrial]:
-    """Return a trial for the base and for each variant of it that the model has. ``reference``: on loud weights."""
+    """Return a trial for the base and for each variant of it that is possible."""
     generator = np.random.default_rng([seed, 4])
-    batch = rounded_batch(_base(reference.model.config, generator), dtype)
-    base = Base(reference, batch, dtype)
+    batch = rounded_batch(_base(references["loud"].model.config, generator), dtype)
+    base = Base(references, batch, dtype)
     return [
         InvariantTrial(replace(variant, batch=rounded_batch(variant.batch, dtype)), base, subjects, findings)
         for variant in _variants(batch, dtype, generator)
@@ -231,12 +230,12 @@ def _variants(base: Batch, dtype: str, generator: np.random.Generator) -> Iterat
         ids = {name: getattr(base, name).copy() for name in ("source", "target") if name in base.arrays()}
         for array in ids.values():
             array[0] = ordinary_ids(config)[0]
-        yield Variant("overflowing_row", replace(base, **ids), others, "overflowing", holds_anyway=True)
+        yield Variant(OVERFLOWING_ROW, replace(base, **ids), others, "overflowing")
     if not config.source_vocabulary:
         vectors = {name: array.copy() for name, array in base.arrays().items() if name in _VECTORS}
         for array in vectors.values():
-            array[0] = largest(dtype)
-        yield Variant("overflowing_row", replace(base, **vectors), others, holds_anyway=True)
+            array[0] = min(largest(dtype), largest("float32"))  # inputs have to be finite in float32
+        yield Variant(OVERFLOWING_ROW, replace(base, **vectors), others)
     if config.segments or config.tasks:
         yield Variant("no_segments", replace(base, segment_ids=None, task_ids=None), rows, holds_anyway=True)
 
@@ -299,7 +298,3 @@ def _along(mask: Bools, axis: int, dimensions: int) -> Bools:
     shape = [1] * dimensions
     shape[axis] = len(mask)
     return mask.reshape(shape)
-
-
-def _none(_: int, __: Results) -> dict[str, Array]:
-    return {}

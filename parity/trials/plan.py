@@ -79,7 +79,7 @@ def plan_trials(
         for check in _forward_checks(selected, checks.plan(config, loud.config, batches, seed, dtype))
     ]
     if "invariants" in selected:
-        trials += invariant_trials(references["loud"], subjects, findings, dtype, seed)
+        trials += invariant_trials(references, subjects, findings, dtype, seed)
     if "generation" in selected:
         for name in ("given", "varied"):
             batch = _sources(weights[name].config, generator, at_the_left=name == "varied")

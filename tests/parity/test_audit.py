@@ -6,14 +6,13 @@ The check has to catch it and name its place. ``make audit`` tries it with the w
 
 import itertools
 
-import numpy as np
 import pytest
 
 from triglot.impls import FRAMEWORKS
 from triglot.parity.audit.bug import ATTENTION, POST_NORM
 from triglot.parity.audit.catalogue import BLIND, BUGS, INVISIBLE, blind
 from triglot.parity.audit.catalogue.below_rounding import CHANGES
-from triglot.parity.audit.mutants import planted
+from triglot.parity.audit.mutants import changed_source, planted
 from triglot.parity.audit.run import Task, judge, run
 from triglot.shared.arrays import HALVES
 
@@ -31,8 +30,7 @@ def pytest_generate_tests(metafunc):
         some = list(zip(IN_FORWARD_PASS[::34], itertools.cycle(OTHER_DTYPES), strict=False))
         metafunc.parametrize(("bug", "dtype"), [*some, ("tanh GELU for the exact GELU", "float16")])
     elif {"bug", "planted_in"} <= names:
-        every = list(itertools.product(BUGS, FRAMEWORKS))
-        metafunc.parametrize(("bug", "planted_in"), every[:: len(FRAMEWORKS) + 1])
+        metafunc.parametrize(("bug", "planted_in"), list(zip(BUGS, itertools.cycle(FRAMEWORKS), strict=False)))
     elif {"hidden", "planted_in"} <= names:
         every = list(itertools.product([bug for bug in IN_FORWARD_PASS if bug not in INVISIBLE], FRAMEWORKS))
         metafunc.parametrize(("hidden", "planted_in"), every[::10])
@@ -116,7 +114,8 @@ def test_a_bug_that_no_longer_fits_the_source_is_refused(framework):
 
 
 def test_every_bug_changes_every_framework(framework):
-    assert len(BUGS) >= 100
-    assert all(old != new for bug in BUGS.values() for old, new in bug.change(framework).items())
+    """Each is planted in one framework only, so here its change has to fit the source text of the others."""
+    for bug in BUGS.values():
+        unchanged = changed_source(framework, bug.file, {})
+        assert changed_source(framework, bug.file, bug.change(framework)) != unchanged
     assert set(INVISIBLE) < set(BUGS)
-    assert not any(np.isnan(tensor).any() for bug in BUGS.values() for tensor in bug.weights.values())

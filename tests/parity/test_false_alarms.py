@@ -7,6 +7,7 @@ import pytest
 
 from triglot.parity.audit.run import NOTHING, Task, run
 from triglot.parity.audit.wild import wild_checkpoint, wild_config
+from triglot.parity.trials import forward
 from triglot.shared.arrays import HALVES
 
 # Each was called wrong once, by one framework at least.
@@ -29,6 +30,13 @@ def test_correct_code_never_diverges(seed, dtype, framework):
         return
     # In float16, the weights of the wild model itself overflow.
     assert outcome.verdict == ("incomplete" if dtype == "float16" else "pass"), outcome
+
+
+def test_only_small_errors_may_precede_an_unlucky_rounding(monkeypatch):
+    """Otherwise a model in which every step is almost wrong would pass."""
+    monkeypatch.setattr(forward, "ORDINARY_SHARE", 0.01)
+    (outcome,) = run(Task(NOTHING, "torch", "bfloat16", [426]))
+    assert outcome.verdict == "diverged"
 
 
 def test_wild_models_differ():

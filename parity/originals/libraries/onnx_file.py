@@ -34,7 +34,8 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     """Return the results of the model for each batch; see ``originals``. The file decides the dtype.
 
     Raises:
-        InputError: the file has other inputs than an encoder, no output that Triglot knows, or an ambiguous output.
+        InputError: the file has other inputs than an encoder, no output that Triglot knows, an ambiguous output, or
+            another number format than float32 and float64.
     """
     if original.config.kind != "encoder":
         raise InputError(
@@ -44,6 +45,12 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     if unknown := [entry.name for entry in session.get_inputs() if entry.name not in _INPUTS]:
         raise InputError(
             f"{original.path} reads {', '.join(unknown)}; expected inputs called {', '.join(dict.fromkeys(_INPUTS))}"
+        )
+    entries = [*session.get_inputs(), *session.get_outputs()]
+    if types := sorted({entry.type for entry in entries} - _DTYPES.keys()):
+        raise InputError(
+            f"{original.path} has inputs or outputs of type {', '.join(types)}; expected {', '.join(_DTYPES)}, because "
+            "16 bits hide a wrong epsilon or activation; export the model in float32"
         )
     names = {entry.name: method for entry in session.get_outputs() if (method := _method(entry.name, original))}
     if not names:
