@@ -82,6 +82,7 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
         quiet = unusual.scaled(random_batch(shallow, lengths, generator), quiet_scale(config, dtype))
         checks.append(Check(QUIET, quiet, "quiet", methods=True, steps=True))
     extreme = unusual.shifted(random_batch(shallow, lengths, generator), offset(config, dtype))
+    # Without steps: the probe values of "large" and "offset" already judge them there.
     checks.append(Check(EXTREME, extreme, "extreme", methods=True))
     # The shortest inputs come first, so that whatever a model keeps from its first call is too short for the others.
     checks.sort(key=lambda check: check.name != "length_one")
