@@ -86,7 +86,9 @@ def print_parity(report: Report) -> None:
     for problem in (*report.divergences, *report.failures, *report.skipped):
         screen.print(problem)
     if report.blind:
-        screen.print(f"bugs that this number format is too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
+        screen.print(
+            f"bugs that this number format is too coarse to show: {', '.join(report.blind)} (see docs/parity.md)"
+        )
     if report.lacking:
         screen.print(f"invariants that could not be judged: {', '.join(report.lacking)}")
     for sentence in report.originals:

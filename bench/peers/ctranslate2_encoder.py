@@ -22,12 +22,7 @@ class CTranslate2Arm:
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
         self.names = ["output", *checkpoint.config.heads_on_top]
-        self.inputs: list[tuple[Any, Any, list[list[int]] | None]] = []
-        for batch in batches:
-            lengths = batch.valid.sum(axis=1).astype(np.int32)
-            assert (batch.valid == (np.arange(batch.valid.shape[1]) < lengths[:, None])).all()
-            segments = None if batch.segment_ids is None else batch.segment_ids.tolist()
-            self.inputs.append((_view(batch.source.astype(np.int32)), _view(lengths), segments))
+        self.use(batches)
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
             source, target = Path(folder) / "bert", Path(folder) / "converted"
             porting.write(checkpoint, source, "huggingface")
@@ -38,6 +33,15 @@ class CTranslate2Arm:
             self.encoder = ctranslate2.Encoder(
                 str(target), device="cpu", compute_type=case.cell.dtype, intra_threads=case.cell.threads
             )
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
+        self.inputs: list[tuple[Any, Any, list[list[int]] | None]] = []
+        for batch in batches:
+            lengths = batch.valid.sum(axis=1).astype(np.int32)
+            assert (batch.valid == (np.arange(batch.valid.shape[1]) < lengths[:, None])).all()
+            segments = None if batch.segment_ids is None else batch.segment_ids.tolist()
+            self.inputs.append((_view(batch.source.astype(np.int32)), _view(lengths), segments))
 
     def call(self) -> list[Any]:
         """Compute every batch."""

@@ -91,7 +91,7 @@ class NnxArm:
     """The compiled encoder and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
-        device = jax.devices(case.cell.device)[0]
+        self.device = jax.devices(case.cell.device)[0]
         self.config, self.workload = checkpoint.config, case.cell.workload
         positions = len(checkpoint.tensors["embeddings.position.weight"])
         dtype = getattr(jnp, case.cell.dtype)
@@ -99,9 +99,11 @@ class NnxArm:
         model = nnx.eval_shape(lambda: Encoder(checkpoint.config, positions, dtype, nnx.Rngs(0)))
         _load(model, checkpoint)
         graph, parameters = nnx.split(model)
-        self.parameters = jax.device_put(parameters, device)
+        self.parameters = jax.device_put(parameters, self.device)
         optimizer = optax.adam(PLAN.rate, *BETAS, EPSILON)
-        self.state = jax.device_put(optimizer.init(self.parameters), device) if self.workload == "training" else None
+        self.state = (
+            jax.device_put(optimizer.init(self.parameters), self.device) if self.workload == "training" else None
+        )
 
         def forward(parameters: Any, inputs: Any) -> dict[str, JaxArray]:
             return nnx.merge(graph, parameters)(*inputs[:3])
@@ -117,9 +119,14 @@ class NnxArm:
             return value, optax.apply_updates(parameters, changes), state
 
         self.forward, self.gradients, self.step = jax.jit(forward), jax.jit(jax.value_and_grad(loss)), jax.jit(step)
+        self.use(batches)
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
         self.inputs = [
             tuple(
-                jax.device_put(array, device) for array in (batch.source, batch.segment_ids, batch.valid, batch.teacher)
+                jax.device_put(array, self.device)
+                for array in (batch.source, batch.segment_ids, batch.valid, batch.teacher)
             )
             for batch in batches
         ]

@@ -17,12 +17,17 @@ class OnnxArm:
     """A session with the threads of the case, and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
-        self.names, self.inputs = output_names(checkpoint), inputs_of(batches)
+        self.names = output_names(checkpoint)
+        self.use(batches)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = case.cell.threads
         options.log_severity_level = 3
         with exported(checkpoint, self.inputs) as file:
             self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
+        self.inputs = inputs_of(batches)
 
     def call(self) -> list[Any]:
         """Compute every batch."""

@@ -19,7 +19,8 @@ class OpenVinoArm:
     """A compiled model with the threads of the case, and its batches."""
 
     def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
-        self.names, self.inputs = output_names(checkpoint), inputs_of(batches)
+        self.names = output_names(checkpoint)
+        self.use(batches)
         settings = {
             "INFERENCE_NUM_THREADS": case.cell.threads,
             "INFERENCE_PRECISION_HINT": _PRECISION[case.cell.dtype],
@@ -28,6 +29,10 @@ class OpenVinoArm:
         with exported(checkpoint, self.inputs) as file:
             self.model: Any = openvino.Core().compile_model(str(file), "CPU", settings)
         self.expected = {name for node in self.model.inputs for name in node.names}
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
+        self.inputs = inputs_of(batches)
 
     def call(self) -> list[Any]:
         """Compute every batch."""

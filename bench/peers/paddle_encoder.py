@@ -76,6 +76,10 @@ class PaddleArm:
         self.model = Encoder(checkpoint)
         self.model.eval()
         self.optimizer = paddle.optimizer.Adam(PLAN.rate, *BETAS, EPSILON, parameters=self.model.parameters())
+        self.use(batches)
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
         self.targets = [
             tuple(map(paddle.to_tensor, (batch.valid, batch.teacher))) for batch in batches if batch.teacher is not None
         ]

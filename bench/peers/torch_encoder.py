@@ -28,7 +28,8 @@ ToCanonical = Callable[[Mapping[str, Array]], dict[str, Array]]
 class TorchArm:
     """A module and its batches.
 
-    ``run`` takes the inputs of a batch and returns "output" (B, S, D), and "pooler" (B, D) if the model has one.
+    ``run`` takes what ``inputs_of`` makes of a batch, and returns "output" (B, S, D), and "pooler" (B, D) if the model
+    has one.
     ``to_canonical`` takes an array for each parameter of the module, and returns them under the canonical names.
     """
 
@@ -36,26 +37,31 @@ class TorchArm:
         self,
         module: nn.Module,
         run: Callable[[Any], dict[str, Tensor]],
-        inputs: Sequence[Any],
+        inputs_of: Callable[[EncoderBatch], Any],
         case: Case,
         batches: Sequence[EncoderBatch],
         to_canonical: ToCanonical,
     ) -> None:
-        self.run, self.inputs, self.to_canonical = run, inputs, to_canonical
+        self.run, self.inputs_of, self.to_canonical = run, inputs_of, to_canonical
         self.device, self.workload = case.cell.device, case.cell.workload
         self.compute = {
             "forward": self._forward,
             "forward+backward": self._gradients,
             "training": self._step,
         }[self.workload]
+        self.use(batches)
+        self.parameters = dict(module.named_parameters())
+        if self.workload == "training":  # an optimizer imports PyTorch's compiler, which takes 1.5 s
+            self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON)
+
+    def use(self, batches: Sequence[EncoderBatch]) -> None:
+        """Compute these batches from now on."""
+        self.inputs = [self.inputs_of(batch) for batch in batches]
         self.targets = [
             tuple(torch.from_numpy(array.copy()).to(self.device) for array in (batch.valid, batch.teacher))
             for batch in batches
             if batch.teacher is not None
         ]
-        self.parameters = dict(module.named_parameters())
-        if self.workload == "training":  # an optimizer imports PyTorch's compiler, which takes 1.5 s
-            self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON)
 
     def call(self) -> list[Any]:
         """Compute every batch."""
@@ -153,15 +159,12 @@ def prepare(checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch])
     """Build ``Encoder`` and its inputs."""
     device, config = case.cell.device, checkpoint.config
     model = Encoder(checkpoint).to(device, getattr(torch, case.cell.dtype)).eval()
-    inputs = [
-        tuple(
-            None if array is None else torch.from_numpy(array).to(device)
-            for array in (batch.source, batch.segment_ids, ~batch.valid)
-        )
-        for batch in batches
-    ]
+
+    def inputs_of(batch: EncoderBatch) -> tuple[Tensor | None, ...]:
+        arrays = batch.source, batch.segment_ids, ~batch.valid
+        return tuple(None if array is None else torch.from_numpy(array).to(device) for array in arrays)
 
     def to_canonical(state: Mapping[str, Array]) -> dict[str, Array]:
         return _TABLE.to_canonical(config, state)
 
-    return TorchArm(model, lambda tensors: model(*tensors), inputs, case, batches, to_canonical)
+    return TorchArm(model, lambda tensors: model(*tensors), inputs_of, case, batches, to_canonical)

@@ -40,15 +40,14 @@ def prepare(
         return {"output": result.last_hidden_state, **pooled}
 
     names = {"source": "input_ids", "valid": "attention_mask", "segment_ids": "token_type_ids"}
-    inputs = [
-        {
-            names[name]: torch.from_numpy(array.astype("int64")).to(device)
-            for name, array in batch.arrays().items()
-            if name in names
-        }
-        for batch in batches
-    ]
-    return TorchArm(model, run, inputs, case, batches, partial(BERT.table(("pooler",)).to_canonical, checkpoint.config))
+
+    def inputs_of(batch: EncoderBatch) -> dict[str, torch.Tensor]:
+        arrays = {names[name]: array for name, array in batch.arrays().items() if name in names}
+        return {name: torch.from_numpy(array.astype("int64")).to(device) for name, array in arrays.items()}
+
+    return TorchArm(
+        model, run, inputs_of, case, batches, partial(BERT.table(("pooler",)).to_canonical, checkpoint.config)
+    )
 
 
 eager = partial(prepare, attention="eager")

@@ -58,6 +58,7 @@ def _case_to_json(result: Result, roofline_share: float | None) -> dict[str, Any
         **{name: getattr(result, name) for name in _PLAIN},
         "latency_ms": asdict(result.latency_ms) if result.latency_ms else None,
         "device_ms": asdict(result.device_ms) if result.device_ms else None,
+        **({"new_shapes_ms": result.new_shapes_ms} if result.new_shapes_ms else {}),
         "parity": {name: getattr(result.parity, name) for name in _JUDGED} if result.parity else None,
         "roofline_fraction": roofline_share,
         "samples_ms": [sample for samples in result.rounds for sample in samples],
@@ -144,6 +145,7 @@ def _case_from_json(case: Mapping[str, Any]) -> Result:
         case["fill"],
         latency_ms=Percentiles(**case["latency_ms"]) if case.get("latency_ms") else None,
         device_ms=Percentiles(**case["device_ms"]) if case.get("device_ms") else None,
+        new_shapes_ms=case.get("new_shapes_ms"),
         parity=Judgement(**case["parity"]) if case.get("parity") else None,
         **{name: case.get(name) for name in _PLAIN},
     )

@@ -26,7 +26,8 @@ class Result:
 
     ``rounds`` holds the milliseconds of each call, round by round, and ``device_ms`` is measured by a GPU's own clock.
     The cold start has three parts: ``import_s``, ``load_s`` and ``compile_s``. ``fill`` is the measured share of real
-    tokens. ``digest`` covers everything that the result depends on.
+    tokens. ``new_shapes_ms`` is how long a call took that computed other sentences for the first time. ``digest``
+    covers everything that the result depends on.
     """
 
     case: Case
@@ -40,6 +41,7 @@ class Result:
     compile_s: float | None = None
     latency_ms: Percentiles | None = None
     device_ms: Percentiles | None = None
+    new_shapes_ms: float | None = None
     tokens_per_second: float | None = None
     sequences_per_second: float | None = None
     useful_gflops: float | None = None

@@ -15,7 +15,10 @@ from triglot.shared import console
 from .comparison import NO_CHANGES, Change, Changes
 from .report import Report, Row, Surroundings, Table
 
-COLUMNS = ("arm", "parity", "times the baseline", "ms", "tokens/s", "GFLOP/s", "of roofline", "cold start, s", "MiB")
+COLUMNS = (
+    *("arm", "parity", "times the baseline", "ms", "ms, new shapes", "tokens/s", "GFLOP/s", "of roofline"),
+    *("cold start, s", "MiB"),
+)
 CHANGE_COLUMNS = ("case", "times as long as before", "verdict")
 _CHANGE_STYLES = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
 
@@ -54,6 +57,7 @@ def cells(row: Row) -> dict[str, str]:
         "arm": result.case.arm,
         "parity": result.parity.verdict if result.parity else "",
         "ms": f"{result.latency_ms.p50:.2f}{device}",
+        "ms, new shapes": f"{result.new_shapes_ms:.2f}" if result.new_shapes_ms else "",
         "tokens/s": f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
         "GFLOP/s": _number(result.useful_gflops) if result.useful_gflops else "",
         "of roofline": f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
@@ -87,6 +91,8 @@ def notes(table: Table, surroundings: Surroundings) -> str:
         parts.append(_what_quick_left_out(table))
     if table.has_other_baselines:
         parts.append("Ratios to a baseline that failed are only in the JSON.")
+    if any(row.result.new_shapes_ms for row in table.rows):
+        parts.append("New shapes: one call that computes other sentences for the first time.")
     if table.twin:
         parts.append(f"The baseline against its twin: {table.twin:.3f}.")
     if any(row.result.device_ms for row in table.rows):

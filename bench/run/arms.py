@@ -33,6 +33,10 @@ PLAN = Plan(rate=1e-4, dropout=False)
 class Prepared(Protocol):
     """A model with its inputs, ready to be timed."""
 
+    def use(self, batches: Sequence[Batch]) -> None:
+        """Compute these batches from now on."""
+        ...
+
     def call(self) -> Any:
         """Compute every batch. In JAX and on a GPU, the results may not be finished yet."""
         ...
@@ -208,7 +212,11 @@ class TriglotArm:
         self.workload = cell.workload
         if cell.workload == "training":
             self.model.begin_training(PLAN)
-        self.calls = [self.model.prepare(cell.workload, batch) for batch in batches]
+        self.use(batches)
+
+    def use(self, batches: Sequence[Batch]) -> None:
+        """Compute these batches from now on."""
+        self.calls = [self.model.prepare(self.workload, batch) for batch in batches]
 
     def call(self) -> list[Any]:
         """Compute every batch."""

@@ -47,7 +47,19 @@ def _with_targets(config: ModelConfig, batch: Batch, generator: np.random.Genera
 def _inputs(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator) -> Sequence[Batch]:
     if cell.order == "padded":
         return [random_batch(config, row_lengths(cell.batch, cell.length, cell.fill, generator), generator)]
-    rows = _sentences(cell, config, tokenizer, generator)
+    return _batches_of_sentences(cell, config, _sentences(cell, config, tokenizer, generator, calls=1), generator)
+
+
+def further_batches(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> Sequence[Batch]:
+    """Return the batches of another call, with other sentences and so with other shapes. Only for sentences."""
+    generator = np.random.default_rng([seed, 2, cell.batch, cell.length])
+    rows = _sentences(cell, config, tokenizer, generator, calls=2)
+    return _batches_of_sentences(cell, config, rows[len(rows) // 2 :], generator)
+
+
+def _batches_of_sentences(
+    cell: Cell, config: ModelConfig, rows: list[list[int]], generator: np.random.Generator
+) -> Sequence[Batch]:
     if cell.order == "sorted":
         rows = sorted(rows, key=len, reverse=True)  # only the first batch is judged, so it should be the hardest
     if config.kind == "encoder" and config.source_vocabulary:
@@ -105,9 +117,9 @@ def first_rows(batch: Batch, tokens: int, *, least: int = 1, generated: int = 0)
 
 
 def _sentences(
-    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator
+    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator, calls: int
 ) -> list[list[int]]:
-    count = SENTENCE_BATCHES * cell.batch
+    count = calls * SENTENCE_BATCHES * cell.batch
     if tokenizer is not None:
         shortened = replace(config, source_max_length=cell.length)
         batches = text.text_batches(shortened, tokenizer, count, count)

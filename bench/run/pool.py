@@ -214,6 +214,25 @@ class Workers:
         result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
         return answer["samples_ms"]
 
+    def meet_new_shapes(self, cases: Iterable[Case]) -> None:
+        """Let cases compute sentences that they have not seen before, once each, to show what new shapes cost."""
+        for case in cases:
+            if not self._work.further_files or case.is_twin or case not in self._alive:
+                continue
+            if self._results[case].new_shapes_ms is not None:
+                continue
+            self.on_step(f"new shapes for {case.arm}")
+            request = {
+                "config": self._work.config.to_dict(),
+                "batches": [str(file) for file in self._work.files],
+                "further": [str(file) for file in self._work.further_files],
+            }
+            try:
+                self._results[case].new_shapes_ms = self._ask(case, "meet", request)["milliseconds"]
+                self._ask(case, "settle", {})
+            except _CaseError as error:
+                self._fail(case, error)
+
     def close(self, cases: Iterable[Case]) -> None:
         """End the processes of these cases."""
         for case in cases:

@@ -197,6 +197,8 @@ class Sweep:
             outcome = take_turns(baseline, alive, workers, generator, extra_seconds)
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
+            if not outcome.is_interrupted:
+                workers.meet_new_shapes([*([baseline] if baseline is not None else []), *alive])
             extra_time.spend(outcome.extra_seconds)
             workers.close(case for case in alive if case != baseline)
             yield outcome.is_interrupted

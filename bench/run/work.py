@@ -47,7 +47,7 @@ class Work:
     def __init__(self, model: BenchedModel, cell: Cell, settings: Settings, folder: Path) -> None:
         self.folder, self.cell = folder, cell
         self._time_limit = settings.time_limit
-        config = model.checkpoint.config
+        config = self.config = model.checkpoint.config
         self._weights = rounded_weights(model.checkpoint, cell.dtype)
         self.checkpoint = folder / "weights.npz"
         checkpoints.save(self._weights, self.checkpoint)
@@ -55,6 +55,12 @@ class Work:
         self.files = [folder / f"batch-{number}.npz" for number in range(len(self.batches))]
         for file, batch in zip(self.files, self.batches, strict=True):
             npz.write(file, batch.arrays())
+        self.further_files: list[Path] = []  # other sentences, to show what new shapes cost
+        if cell.order != "padded" and cell.workload == "forward":
+            further = batches.further_batches(cell, config, model.tokenizer, settings.seed)
+            self.further_files = [folder / f"further-{number}.npz" for number in range(len(further))]
+            for file, batch in zip(self.further_files, further, strict=True):
+                npz.write(file, batch.arrays())
         self._truth: Truth | FrameworkError | None = None
         generated = config.target_max_length if cell.workload == "generation" else 0
         # At least two rows, because the first one has no padding, and padding must be judged too.

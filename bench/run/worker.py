@@ -6,6 +6,8 @@ Requests, see ``shared/worker.py``:
             the cold start and the memory it needed
 ``sample``  seconds and the least number of calls; the answer has the milliseconds of each call, on a GPU also by the
             clock of the device
+``meet``    the configuration, and files of other batches; the answer has the milliseconds of the first call that
+            computes them
 ``settle``  nothing; the answer comes when the idle threads of the process sleep
 
 Every answer has the processor time since the one before. Between requests the process sleeps.
@@ -53,6 +55,10 @@ def main() -> None:
         assert prepared is not None
         return with_processor_seconds(sample(prepared, clock, request["seconds"], request["least"]))
 
+    def on_meet(request: Message) -> Message:
+        assert prepared is not None
+        return with_processor_seconds({"milliseconds": meet(prepared, request)})
+
     def with_processor_seconds(answer: Message) -> Message:
         nonlocal used
         before, used = used, time.process_time()
@@ -62,7 +68,7 @@ def main() -> None:
         settle()
         return with_processor_seconds({})
 
-    serve({"build": on_build, "sample": on_sample, "settle": on_settle})
+    serve({"build": on_build, "sample": on_sample, "meet": on_meet, "settle": on_settle})
 
 
 def build(request: Message) -> "tuple[Prepared, Message]":
@@ -142,6 +148,24 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
             device_samples.append(device.milliseconds())
     used = (processor() - busy) / (clock() - begin)
     return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
+
+
+def meet(prepared: "Prepared", request: Message) -> float:
+    """Return the milliseconds of the first call that computes other batches. Later calls compute those before again."""
+    from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after the memory of the idle worker is measured)
+    from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
+    from triglot.shared.model.config import ModelConfig  # noqa: PLC0415
+
+    config = ModelConfig.from_dict(request["config"])
+    before, further = (
+        [batch_from_arrays(config, npz.read(Path(path))) for path in request[name]] for name in ("batches", "further")
+    )
+    prepared.use(further)
+    begin = time.perf_counter()
+    prepared.wait(prepared.call())
+    milliseconds = 1000 * (time.perf_counter() - begin)
+    prepared.use(before)
+    return milliseconds
 
 
 def settle() -> None:

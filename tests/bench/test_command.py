@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_arms import COMPILE_SECONDS
 
 import triglot
 from triglot.bench.machine import roofline
@@ -182,6 +183,23 @@ def test_a_result_is_shown_without_measuring(workplace, command, faked, monkeypa
         assert Path(f"now.{kind}").read_text() == Path(f"then.{kind}").read_text()
     code, out, err = command("bench", "--show", "bench.json", "--compare", "bench.json")
     assert (code, err, out.count("  same")) == (0, "", 2)
+
+
+def test_new_shapes_are_timed_apart(workplace, command, faked):
+    """An arm that compiles for each shape is fast only on those that it has seen."""
+    options = ("--arm", "fake-a", "--arm", "fake-slow-compiler", "--batch", "4", "--length", "36", *SHORT[4:])
+    code, out, err = command("bench", "bert-base-tiny", "--order", "arrival", *options, "--json", "bench.json")
+    assert (code, err) == (0, "")
+    assert "ms, new shapes" in out
+    report = document.read(Path("bench.json"))
+    for result in report.results:
+        assert result.latency_ms is not None
+        if result.case.is_twin:
+            assert result.new_shapes_ms is None
+        elif result.case.arm == "fake-slow-compiler":
+            assert (result.new_shapes_ms or 0) > 1000 * COMPILE_SECONDS > result.latency_ms.p50
+        else:
+            assert 0 < (result.new_shapes_ms or 0) < 1000 * COMPILE_SECONDS
 
 
 @pytest.mark.parametrize(

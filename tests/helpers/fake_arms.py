@@ -14,6 +14,8 @@ from triglot import impls
 from triglot.bench.run import worker
 from triglot.bench.run.arms import Arm
 
+COMPILE_SECONDS = 0.2
+
 
 class FakeArm:
     """The reference in float32, with the fault that the name of the arm stands for."""
@@ -23,7 +25,8 @@ class FakeArm:
     def __init__(self, checkpoint, case, batches):
         self.arm, self.cell = case.arm, case.cell
         self.model = impls.build("numpy", checkpoint, dtype="float32")
-        self.prepared = [self.model.prepare(case.cell.workload, batch) for batch in batches]
+        self.known_shapes = set()
+        self.use(batches)
         if self.arm == "fake-memory-error":
             raise MemoryError("Unable to allocate 100 TiB")
         if self.arm == "fake-import-error":
@@ -33,8 +36,16 @@ class FakeArm:
         if self.arm == "fake-hang":
             time.sleep(100)
 
+    def use(self, batches):
+        self.new_shapes = {batch.source.shape for batch in batches} - self.known_shapes
+        self.known_shapes |= self.new_shapes
+        self.prepared = [self.model.prepare(self.cell.workload, batch) for batch in batches]
+
     def call(self):
         self.calls += 1
+        if self.arm == "fake-slow-compiler":
+            time.sleep(COMPILE_SECONDS * len(self.new_shapes))
+            self.new_shapes = set()
         if self.arm == "fake-hoard" and self.calls == 31:
             self.hoard = np.ones(2**27)  # 1 GiB
         if self.arm == "fake-killed" and self.calls > 30:
@@ -62,7 +73,21 @@ class FakeArm:
         return {"output": output, **heads}
 
 
-_EAGER = ("a", "b", "c", "d", "e", "memory-error", "import-error", "crash", "killed", "exit", "hang", "hoard")
+_EAGER = (
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "memory-error",
+    "import-error",
+    "crash",
+    "killed",
+    "exit",
+    "hang",
+    "hoard",
+    "slow-compiler",
+)
 _WRONG = ("inaccurate", "wrong-shape", "nan")
 FAKE_ARMS = {
     **{f"fake-{name}": Arm("torch", "eager", "__main__:FakeArm") for name in (*_EAGER, *_WRONG)},
