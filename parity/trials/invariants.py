@@ -1,6 +1,7 @@
-"""Invariants: changes of a batch that must not change a result, tried on what users call.
+"""Invariants: changes of a batch that must not change a result of the public methods.
 
-``base``               the results that the others are compared with, judged by the truth; segment and task ids are zero
+``base``               the results that the others are compared with, judged against the truth; segment and task ids are
+                       zero
 ``other_padding``      other tokens in place of the padding
 ``alone``              a row of a single token without the others, and without its padding
 ``other_order``        the rows in the opposite order
@@ -8,9 +9,9 @@
 ``overflowing_row``    a first row whose numbers overflow to infinity and NaN
 ``no_segments``        segment and task ids left out, where they were zero
 
-A result may differ from the base by two budgets of the base, because both are rounded. An invariant is judged where the
-reference has it: with a masking value of -10, for example, padding has an influence by design. The report lists those
-that were not judged.
+A result may differ from the base by two budgets of the base, because both are rounded. An invariant is judged only if
+it holds in the reference. With a masking value of -10, for example, padding has an influence by design. The report
+lists the invariants that were not judged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import CONFIRMING_RUNS, KEPT_SHARE, UNCONFIRMED_RUNS
+from triglot.parity.budgets import CONFIRMING_RUNS, HOLDING_SHARE, UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, diverged, judge_value, methods_of
@@ -46,7 +47,7 @@ class Variant:
     """A change of the base batch.
 
     ``rows``: which row of the base each row has to equal, None: none of them. ``targets``: how many target tokens of
-    each row have to, None: all. ``holds_anyway``: the reference cannot run on it, but no model may lack the invariant.
+    each row have to, None: all. ``holds_anyway``: the reference cannot run on it, but the invariant must hold.
     """
 
     name: str
@@ -111,20 +112,20 @@ class InvariantTrial:
 
     def judge(self, answers: Answers) -> Iterator[Row]:
         """See ``Trial.judge``."""
-        kept = self._kept()
+        holding = self._holding()
         return judge_each(
-            self.name, self._subjects, answers, lambda subject, results: self._judgements(subject, results, kept)
+            self.name, self._subjects, answers, lambda subject, results: self._judgements(subject, results, holding)
         )
 
-    def _kept(self) -> list[str]:
-        """Return the named values that the variant does not change, by the reference. Note the others."""
+    def _holding(self) -> list[str]:
+        """Return the named values for which the invariant holds in the reference. Note the others."""
         truth, variant = self._base.truth, self._variant
-        names, kept = list(methods_of(variant.batch.config)), list[str]()
+        names, holding = list(methods_of(variant.batch.config)), list[str]()
         if variant.holds_anyway:
             scores_overflow = variant.weights == "overflowing" and variant.batch.config.tied_embeddings
-            kept = [name for name in names if not (scores_overflow and name.endswith("masked_lm"))]
-            self._note(names, kept)
-            return kept
+            holding = [name for name in names if not (scores_overflow and name.endswith("masked_lm"))]
+            self._note(names, holding)
+            return holding
         values, named = self._base.reference.trace(variant.batch, {}), named_values(variant.batch.config)
         for name in names:
             value = values[name]
@@ -132,13 +133,13 @@ class InvariantTrial:
             places, dtype = variant.selected(name, value.ndim), self._base.dtype
             scopes = scopes_of(named[name], variant.batch.config, dtype)
             share = worst_share(scopes, distances(value, expected), noise, expected, places, dtype)
-            if not share.used > KEPT_SHARE:  # NaN is kept: it is judged, as something that overflowed
-                kept.append(name)
-        self._note(names, kept)
-        return kept
+            if not share.used > HOLDING_SHARE:  # NaN counts as holding, so that an overflow is judged
+                holding.append(name)
+        self._note(names, holding)
+        return holding
 
     def _of_base(self, subject: Subject, results: Results) -> list[Judgement]:
-        """Judge the results that the others are compared with, by the truth."""
+        """Judge the results that the others are compared with against the truth."""
         config = self._variant.batch.config
 
         def judge(truth: Truth) -> list[Judgement]:
@@ -153,22 +154,22 @@ class InvariantTrial:
                 judgements = judge(self._base.truth.confirmed(runs, {}))
         return judgements
 
-    def _note(self, names: Sequence[str], kept: Sequence[str]) -> None:
-        self._findings.lacking += [self._label(name) for name in names if name not in kept]
+    def _note(self, names: Sequence[str], holding: Sequence[str]) -> None:
+        self._findings.lacking += [self._label(name) for name in names if name not in holding]
 
     def _label(self, name: str) -> str:
         """Return the name under which a named value is judged."""
         method = methods_of(self._variant.batch.config)[name]
         return f"{self._variant.name}.{method.removeprefix(f'{API}.')}"
 
-    def _judgements(self, subject: Subject, results: Results, kept: Sequence[str]) -> Iterable[Judgement]:
+    def _judgements(self, subject: Subject, results: Results, holding: Sequence[str]) -> Iterable[Judgement]:
         variant, config = self._variant, self._variant.batch.config
         if variant.name == BASE:
             self._base.results[subject.framework] = results
             yield from self._of_base(subject, results)
             return
         base, truth = self._base.results.get(subject.framework, {}), self._base.truth
-        for name in kept:
+        for name in holding:
             method, label = methods_of(config)[name], self._label(name)
             if method not in results or method not in base:
                 yield diverged(label, "the value is missing")
@@ -187,7 +188,7 @@ class InvariantTrial:
 def invariant_trials(
     reference: Reference, subjects: Subjects, findings: Findings, dtype: str, seed: int
 ) -> list[InvariantTrial]:
-    """Return a trial for the base and for each variant of it that the model has. ``reference``: on loud weights."""
+    """Return a trial for the base and for each variant that applies to the model. ``reference``: on loud weights."""
     generator = np.random.default_rng([seed, 4])
     batch = rounded_batch(_base(reference.model.config, generator), dtype)
     base = Base(reference, batch, dtype)
