@@ -1,7 +1,7 @@
 """The truth of one step of Adam (Kingma and Ba 2015, algorithm 1), whatever the moments before it.
 
-The moments are judged by the true gradients. The weights are judged by the moments that the framework itself arrived
-at, because where a gradient is nearly zero, Adam divides one rounding error by another.
+The moments are judged against the true gradients. The weights are judged against the moments that the framework itself
+arrived at, because where a gradient is nearly zero, Adam divides one rounding error by another.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from triglot.shared.training.plan import BETAS, EPSILON, Moments, Plan
 
 from .budgets import ROUNDING_UNITS, UNIT_ROUNDOFF, rounding_of_constant
 from .gradients import GradientTruth
-from .judge import diverged, judge_error
+from .judge import diverged, judge_error, mismatch
 from .output_names import FIRST_MOMENTS, GRADIENTS, SECOND_MOMENTS, WEIGHTS
 from .report import Judgement
 from .truth import distance
@@ -59,24 +59,26 @@ def judge_step(
                 *((2 * float(np.abs(gradient).max(initial=0.0)) + limit) * limit, BETAS[1]),
             ),
         )
-        found: list[Array] = []
+        moments_found: list[Array] = []
         for part, moment, change, uncertain, beta in parts:
             key = f"{run}{part}{name}"
             value = results.get(key)
-            if value is None or value.shape != weight.shape:
-                yield diverged(key, "the value is missing or has another shape")
+            wrong = mismatch(value, weight.shape)
+            if value is None or wrong:
+                yield diverged(key, wrong)
                 break
             expected = beta * moment.astype(np.float64) + (1 - beta) * change
             sizes = [float(np.abs(array).max(initial=0.0)) for array in (expected, moment, change)]
             rounding = unit * sizes[0] + rounding_of_constant() * (sizes[1] + sizes[2])
             yield judge_error(key, distance(value, expected), (1 - beta) * uncertain + rounding)
-            found.append(value.astype(np.float64))
+            moments_found.append(value.astype(np.float64))
         key = f"{run}{WEIGHTS}{name}"
         value = results.get(key)
-        if len(found) < len(parts) or value is None or value.shape != weight.shape:
-            yield diverged(key, "the value is missing or has another shape")
+        wrong = mismatch(value, weight.shape)
+        if value is None or wrong or len(moments_found) < len(parts):
+            yield diverged(key, wrong or "it cannot be judged without its moments, one of which is wrong")
             continue
-        first, second = (each / (1 - beta ** (steps + 1)) for each, beta in zip(found, BETAS, strict=True))
+        first, second = (each / (1 - beta ** (steps + 1)) for each, beta in zip(moments_found, BETAS, strict=True))
         step = PLAN.rate_at(steps) * first / (np.sqrt(second) + EPSILON)
         longest, largest = float(np.abs(step).max(initial=0.0)), float(np.abs(weight).max(initial=0.0))
         # A correction of 1 - 0.999^t that is kept in float32 is off by that constant's rounding, half under the root.

@@ -86,9 +86,10 @@ def print_parity(report: Report) -> None:
     for problem in (*report.divergences, *report.failures):
         screen.print(problem)
     if report.blind:
-        screen.print(f"too coarse to show: {', '.join(report.blind)} (see docs/parity.md)")
+        bugs = ", ".join(report.blind)
+        screen.print(f"bugs that this number format is too coarse to show: {bugs} (see docs/parity.md)")
     if report.lacking:
-        screen.print(f"invariants that this model does not have: {', '.join(report.lacking)}")
+        screen.print(f"invariants that do not hold for this model: {', '.join(report.lacking)}")
     for sentence in report.originals:
         screen.print(sentence)
     if report.unchecked:
