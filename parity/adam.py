@@ -1,7 +1,7 @@
 """The truth of one step of Adam (Kingma and Ba 2015, algorithm 1), whatever the moments before it.
 
-The moments are judged by the true gradients. The weights are judged by the moments that the framework itself arrived
-at, because where a gradient is nearly zero, Adam divides one rounding error by another.
+The moments are judged against the true gradients. The weights are judged against the moments that the framework itself
+arrived at, because where a gradient is nearly zero, Adam divides one rounding error by another.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def judge_step(
             (FIRST_MOMENTS, first, gradient, limit, BETAS[0]),
             (SECOND_MOMENTS, second, gradient**2, limit_of_square, BETAS[1]),
         )
-        found: list[Array] = []
+        moments_found: list[Array] = []
         for part, moment, change, uncertain, beta in parts:
             key = f"{run}{part}{name}"
             value = results.get(key)
@@ -70,15 +70,14 @@ def judge_step(
             sizes = [float(np.abs(array).max(initial=0.0)) for array in (expected, moment, change)]
             rounding = unit * sizes[0] + ROUNDING_OF_CONSTANT * (sizes[1] + sizes[2])
             yield judge_error(key, distance(value, expected), (1 - beta) * uncertain + rounding)
-            found.append(value.astype(np.float64))
+            moments_found.append(value.astype(np.float64))
         key = f"{run}{WEIGHTS}{name}"
         value = results.get(key)
         wrong = mismatch(value, weight.shape, dtype)
-        if value is None or wrong:
-            yield diverged(key, wrong)
-        if len(found) < len(parts) or value is None or wrong:
+        if value is None or wrong or len(moments_found) < len(parts):
+            yield diverged(key, wrong or "it cannot be judged without its moments, one of which is wrong")
             continue
-        first, second = (each / (1 - beta ** (steps + 1)) for each, beta in zip(found, BETAS, strict=True))
+        first, second = (each / (1 - beta ** (steps + 1)) for each, beta in zip(moments_found, BETAS, strict=True))
         step = PLAN.rate_at(steps) * first / (np.sqrt(second) + EPSILON)
         longest, largest = float(np.abs(step).max(initial=0.0)), float(np.abs(weight).max(initial=0.0))
         # A correction of 1 - 0.999^t that is kept in float32 is off by that constant's rounding, half under the root.

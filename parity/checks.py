@@ -1,9 +1,9 @@
 """The forward passes that the harness runs.
 
 ``end_to_end``      the whole model on the given inputs; every named value is the model's own
-``local``           each step of these runs again, judged on what it really received (see ``judge.py``)
+``local``           each step of these runs again, judged on its actual inputs (``trials/forward.py``)
 ``normal``, ``low_variance``, ``large``, ``offset``, ``masking``
-                    each step receives fresh values (``probes.py``)
+                    each step receives probe values (``probes.py``)
 ``length_one``, ``left_padding``, ...
                     the whole model on unusual inputs (``unusual.py``)
 ``masks``           the masks that each framework builds, bit for bit
@@ -46,8 +46,8 @@ class Check:
     """One run of a model: on which weights, on which batch, and which values replace its own.
 
     ``weights``: "given", "perturbed" so that no norm and no bias is the identity, or "loud", "quiet" and "extreme"
-    (``revealing.py``). ``values``: None for the model's own, or a kind of fresh values. ``methods``: also call the
-    public methods. ``steps``: also judge each step on what it really received.
+    (``revealing.py``). ``values``: None for the model's own, or a kind of probe values. ``methods``: also call the
+    public methods. ``steps``: also judge each step on its actual inputs.
     """
 
     name: str
@@ -72,7 +72,8 @@ def plan(config: ModelConfig, shallow: ModelConfig, batches: Sequence[Batch], se
         Check(kind, probes.batch(kind, config, lengths, generator, dtype), "perturbed", kind) for kind in probes.KINDS
     ]
     for name in unusual.NAMES:
-        # The ends of a vocabulary are those of the real table. Also, other models have been at work by then.
+        # The first and last id must be those of the given table. This check also runs the given model again after
+        # other models have run.
         of_given = name == "edge_ids"
         batch = unusual.unusual_batch(name, config if of_given else shallow, lengths, generator)
         # The steps of a long batch would take as long as those of all others together.

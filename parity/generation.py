@@ -51,7 +51,8 @@ class GenerationTruth:
         """Judge the id that scores furthest below the best, or the first id that no score could explain."""
         rows, length = self._shape
         if set(outputs) != {IDS} or outputs[IDS].shape[1:] != (length,) or len(outputs[IDS]) < rows:
-            return diverged(IDS, f"expected ids of shape {self._shape} and nothing else")
+            received = ", ".join(f"{name} {value.shape}" for name, value in outputs.items()) or "nothing"
+            return diverged(IDS, f"the outputs are {received}; expected {IDS} {self._shape} and nothing else")
         ids = outputs[IDS][:rows]
         after_end = is_after_end(ids, self._end)
         wrong = (ids < 0) | (ids >= self._model.config.target_vocabulary) | (after_end & (ids != self._pad))

@@ -51,7 +51,7 @@ class GradientTruth:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The loss and the gradients in float64, how far those in float32 are from them, and how far rounding explains.
+    """The float64 loss and gradients, the distance of the float32 ones, and the distance that rounding explains.
 
     ``noise_of_loss``: the least noise of the loss.
     """
@@ -165,7 +165,7 @@ def disagreement(
 
 
 def _of_same_size(name: str, names: Container[str]) -> str:
-    """Return the name of the gradient whose rounding error is as large: its own, but for a key bias.
+    """Return the name of the gradient that sets the scale of the rounding error: its own name, except for a key bias.
 
     A key bias moves all scores of a query alike, so its gradient is zero in theory. Its rounding error is that of the
     gradients that flow through the query bias.

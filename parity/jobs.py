@@ -76,7 +76,8 @@ class Runner:
 
     def model(self, checkpoint: Checkpoint) -> Model:
         """Return the model of a checkpoint."""
-        if id(checkpoint) not in self._models:  # the checkpoint is kept too, or its id could be that of another one
+        if id(checkpoint) not in self._models:
+            # Keep a reference to the checkpoint, so that no other one gets its id.
             self._models[id(checkpoint)] = checkpoint, self._build(checkpoint, self._dtype, self._mode)
         return self._models[id(checkpoint)][1]
 
@@ -99,7 +100,7 @@ class Runner:
         return results
 
     def _differentiate(self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]) -> dict[str, Array]:
-        """Return loss and gradients, and as "true" and "noise" what is known of them in float64."""
+        """Return loss and gradients, with their float64 truth under "true" and their noise under "noise"."""
 
         def derive(
             weights: Checkpoint, batch: Batch, masks: Mapping[str, Array], dtype: str
@@ -108,7 +109,7 @@ class Runner:
 
         truth = gradients.measure(checkpoint, batch, derive, masks).truth()
         model = self._build(checkpoint, self._dtype, self._mode)
-        model.loss_and_gradients(batch, masks)  # nothing may be left of it in the call that is judged
+        model.loss_and_gradients(batch, masks)  # called twice: the first call must not affect the second
         return {
             **name_gradients(*model.loss_and_gradients(batch, masks)),
             **{TRUE + name: value for name, value in truth.values.items()},
@@ -118,8 +119,8 @@ class Runner:
     def _train(self, checkpoint: Checkpoint, batch: Batch, masks: Mapping[str, Array]) -> dict[str, Array]:
         """Return the moments and the weights after one step: the first of all, one that resumes, and the one after it.
 
-        The last one comes with the gradients that a new model of the same weights has, and with what the public methods
-        return after it.
+        The last one comes with the gradients of a new model that has the weights before it, and with the results of the
+        public methods after it.
         """
         fresh = self._build(checkpoint, self._dtype, self._mode)
         fresh.begin_training(PLAN)
@@ -191,8 +192,8 @@ def call_methods_in_turns(model: Model, batch: Batch) -> dict[str, Array]:
 def generate(model: Model, batch: PairBatch) -> dict[str, Array]:
     """Return the ids that the model generates, as many as the targets have, decoded in both ways.
 
-    It has generated other ones from sources of the same shape before. In ``ALONE``, the longest sentence was
-    decoded alone, and the others together.
+    Other sources of the same shape are decoded first, to show state that is left from them. In ``ALONE``, the longest
+    sentence was decoded by itself, and the others together.
     """
     length = batch.target.shape[1]
     model.generate(np.ascontiguousarray(batch.source[::-1]), length, cached=True)

@@ -60,7 +60,7 @@ def judge_steps(
                 name,
                 subject,
                 config,
-                # Fresh values are defined at padding too.
+                # Probe values are defined at padding too.
                 judged_tokens(name, check.batch, config) if check.values is None else None,
                 narrow=check_name in LOCAL_CHECKS,
             ),
@@ -92,9 +92,8 @@ def judge_value(
 ) -> Judgement:
     """Judge a value by its budgets, over the ``selected`` entries (None: all). Shape and dtype have to be right.
 
-    ``true_name``: the named value that ``truth`` and ``noise`` are of.
-
-    ``narrow``: not only as a whole, but also by the narrower scopes that it has (``scopes.py``).
+    ``true_name``: the named value that ``truth`` and ``noise`` are of. ``narrow``: also judge each channel and row, if
+    the value has such scopes (``scopes.py``).
     """
     wrong = mismatch(value, truth.shape, subject.dtype)
     if value is None or wrong:
@@ -122,13 +121,13 @@ def judge_error(name: str, error: float, limit: float, noise: float | None = Non
 
 def judge_exact(name: str, value: Array | None, expected: Array, problem: str = "wrong entries") -> Judgement:
     """Judge a value that has to be equal bit for bit. ``problem``: what the number of differences counts."""
-    different = mismatch(value, expected.shape, expected.dtype.name)
-    if value is None or different:
-        return diverged(name, different)
-    wrong = float(np.abs(value.astype(np.float64) - expected).sum())
-    reason = f"{problem}: {wrong:g}" if wrong else ""
-    verdict = "diverged" if wrong else "pass"
-    return Judgement(name=name, error=wrong, noise=0.0, budget=0.0, verdict=verdict, reason=reason)
+    wrong = mismatch(value, expected.shape, expected.dtype.name)
+    if value is None or wrong:
+        return diverged(name, wrong)
+    error = float(np.abs(value.astype(np.float64) - expected).sum())
+    reason = f"{problem}: {error:g}" if error else ""
+    verdict = "diverged" if error else "pass"
+    return Judgement(name=name, error=error, noise=0.0, budget=0.0, verdict=verdict, reason=reason)
 
 
 def diverged(name: str, reason: str) -> Judgement:
@@ -177,8 +176,8 @@ def first_divergence(rows: Iterable[Row], order: Sequence[str]) -> Divergence | 
 
     A step that was given its inputs and still exceeded its budget is wrong by itself: its divergence is local. A local
     divergence outranks every value that is wrong end to end, which may have inherited its error. A wrong mask comes
-    first. If the model is right, but something that is made of it is wrong, such as what a public method returns, that
-    is named.
+    first. If no value of a forward pass is wrong, return the first other result that is, such as the result of a public
+    method.
     """
     rows = [row for row in rows if row.verdict == "diverged"]
     if not rows:
@@ -210,7 +209,7 @@ def methods_of(config: ModelConfig) -> dict[str, str]:
 def _judge_methods(
     subject: Subject, truth: Truth, results: Mapping[str, Array], config: ModelConfig
 ) -> list[Judgement]:
-    """Judge the public methods: by the truth, and by what the same framework computes with a probe.
+    """Judge the results of the public methods against the truth, and against the same framework's values with a probe.
 
     The weights have to be unchanged.
     """
@@ -227,13 +226,13 @@ def _judge_methods(
     return judgements
 
 
-def mismatch(value: Array | None, shape: tuple[int, ...], dtype: str) -> str:
-    """Return how shape or dtype differ from what was expected; empty if both are right."""
+def mismatch(value: Array | None, shape: tuple[int, ...], dtype: str | None = None) -> str:
+    """Return how shape or dtype differ from what was expected; empty if both are right. ``dtype`` None: any."""
     if value is None:
         return "the value is missing"
     if value.shape != shape:
         return f"the shape is {value.shape}, expected {shape}"
-    return "" if value.dtype.name == dtype else f"the dtype is {value.dtype}, expected {dtype}"
+    return "" if dtype in (None, value.dtype.name) else f"the dtype is {value.dtype}, expected {dtype}"
 
 
 def to_row(subject: Subject, check: str, judgement: Judgement) -> Row:

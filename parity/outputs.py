@@ -14,7 +14,7 @@ from triglot.shared.errors import NotFiniteError
 from triglot.shared.inputs import Batch, PairBatch
 from triglot.shared.model.schema import named_values
 
-from .judge import diverged, judge_error
+from .judge import diverged, judge_error, mismatch
 from .report import Judgement, worst
 from .scopes import scopes_of, worst_share
 from .truth import Reference, distances
@@ -44,8 +44,10 @@ class ForwardTruth:
 
     def _judge(self, name: str, value: Array) -> Judgement:
         true_value = self._truth.values.get(name)
-        if true_value is None or value.shape != true_value.shape:
-            return diverged(name, f"the reference has no {name} of shape {value.shape}")
+        if true_value is None:
+            return diverged(name, "the reference has no such value")
+        if wrong := mismatch(value, true_value.shape):
+            return diverged(name, wrong)
         # At real tokens, if the output has a vector for each token.
         per_token = value.ndim == 3 and value.shape[:2] == self._valid.shape
         selected = self._valid[:, :, None] if per_token else None

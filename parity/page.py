@@ -19,7 +19,7 @@ LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
 
 @dataclass(frozen=True)
 class Cell:
-    """The worst row of a value over all checks: its text, what it says in full, and its colour."""
+    """The worst row of a value over all checks: its text, its tooltip and its colour."""
 
     text: str
     title: str
@@ -74,14 +74,14 @@ def _layer_maps(report: Report) -> list[Map]:
     maps: list[Map] = []
     traced = [name for name in report.frameworks if not _is_original(report, name)]
     for stack in ("encoder", "decoder"):
-        found = [match for name in _names(report) if (match := LAYER.fullmatch(name)) and match[1] == stack]
-        layers = sorted({int(match[2]) for match in found})
+        matches = [match for name in _names(report) if (match := LAYER.fullmatch(name)) and match[1] == stack]
+        layers = sorted({int(match[2]) for match in matches})
         lines = [
             (
                 step,
                 [[_cell(report, name, f"{stack}.layers.{layer}.{step}") for layer in layers] for name in traced],
             )
-            for step in dict.fromkeys(match[3] for match in found)
+            for step in dict.fromkeys(match[3] for match in matches)
         ]
         if lines:
             maps.append(Map(f"Layers of the {stack}", traced, [str(layer) for layer in layers], lines))

@@ -18,7 +18,7 @@ WORKER = ("-P", "-m", "triglot.parity.worker")  # the arguments of the interpret
 
 
 class Pool(Protocol):
-    """The frameworks under test. ``environments`` maps each one with a process of its own to where it runs."""
+    """The frameworks under test. ``environments`` describes where each framework with a process of its own runs."""
 
     environments: dict[str, Any]
 
@@ -29,7 +29,7 @@ class Pool(Protocol):
     def finish(self) -> Iterator[tuple[str, Results | WorkerError]]:
         """Yield each framework and its results of the oldest job that has begun.
 
-        Those of the job before may be gone then. A framework whose error is fatal leaves the pool.
+        The results of the previous job may have been deleted by then. A framework whose error is fatal leaves the pool.
         """
         ...
 

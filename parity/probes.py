@@ -1,4 +1,4 @@
-"""Probe values: fresh inputs for every step of a model, made to expose the bugs that real activations hide.
+"""Probe values: inputs for every step of a model, made to expose the bugs that real activations hide.
 
 In a deep model tokens grow alike, pre-activations stay small and variances stay large, so a wrong epsilon or an
 approximate GELU hardly shows at the output. Each step therefore also runs alone, on values that replace its inputs:

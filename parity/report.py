@@ -89,9 +89,9 @@ class Report:
 
     ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
-    kinds of check that the model has, but that were not run. ``lacking``: the invariants that were not judged, because
-    the model does not have them. ``blind``: bugs that no verdict in this number format shows, as far as the model has
-    their kind of check. ``originals``: sentences that name the originals of the port, or say why it was not compared.
+    kinds of check that apply to the model, but were not run. ``lacking``: the invariants that were not judged, because
+    they do not hold for the model. ``blind``: planted bugs that apply to the model, but that this number format is too
+    coarse to show. ``originals``: sentences that name the originals of the port, or say why it was not compared.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """Revealing weights: a shallow model of the same configuration whose outputs show every bug inside it.
 
 Trained weights hide bugs from the outputs: pre-activations are so small that an approximate GELU is exact enough, and
-variances so large that a wrong epsilon does not matter. What a user calls shows nothing but outputs, so it also runs on
+variances so large that a wrong epsilon does not matter. The public methods return only outputs, so they also run on
 sets of weights that are drawn for this purpose:
 
 ``loud``         activations of about 1 everywhere, so that every nonlinear step bends them
@@ -35,16 +35,16 @@ Weights = Literal["given", "perturbed"] | Revealing
 LAYERS = 2  # the first and the last: a layer between them runs the same code
 VOCABULARY = 512  # a larger table would only take time
 
-# Deviation of what a norm receives in a quiet model, in units of epsilon where it counts.
+# Deviation of what a norm receives in a quiet model, in multiples of the deviation at which epsilon matters.
 _QUIET = 3.0
 # The least deviation in a quiet model: below it, 16-bit weights would lose their digits.
 _LEAST_QUIET = {"float32": 0.0, "float64": 0.0, "bfloat16": 0.0, "float16": 2.0**-10}
 
 # Deviation of the scores in an extreme model: exp overflows, but float16 does not.
 _SCORES = 300.0
-# Where masked tokens are excluded: the biases of queries and of keys, with opposite signs, times the root of their
-# size. If vectors are normalised, all scores are so low then that -10,000 would not exclude a token. 16 bits would
-# round such scores to one number.
+# If masked tokens are excluded, this number, divided by the root of the key size, is added to the biases of queries and
+# subtracted from those of keys. If vectors are also normalised, all scores are so low that a mask of -10,000 would not
+# exclude a token. In 16 bits, such scores would round to one number.
 _LOW = 1000.0
 _LARGEST_SCORES = 1e9
 _LARGEST_FLOAT16_SCORES = 5e3

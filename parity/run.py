@@ -230,9 +230,13 @@ def _select(frameworks: Sequence[str] | None, interpreters: Mapping[str, str], *
         if framework not in available:
             raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
     if unused := sorted(set(interpreters) - set(selected)):
-        raise FrameworkError(f"an interpreter was given for {', '.join(unused)}, which is not compared; leave it out")
+        raise FrameworkError(
+            f"pythons names {', '.join(unused)}, which is not compared; add it to frameworks, or leave it out"
+        )
     if interpreters and not isolate:
-        raise FrameworkError("an interpreter needs a process of its own, but isolate is False; isolate the frameworks")
+        raise FrameworkError(
+            "pythons was given, but isolate is False; pass isolate=True to run a framework in its own process"
+        )
     return selected
 
 

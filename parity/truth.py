@@ -25,8 +25,8 @@ Values = Mapping[str, Array]
 class Truth:
     """What a correct implementation returns: float64 values by name, and the noise of every entry of each.
 
-    ``rounded`` gives the values of a noise run: by its number, and by how far each value moves. ``runs``: from how many
-    of them the noise is known.
+    ``rounded(seed, moves)`` returns the values of one noise run, in which each value moves by up to its entry in
+    ``moves``, if it has one. ``runs``: the number of runs that the noise was measured from.
     """
 
     values: Values
@@ -89,7 +89,7 @@ class Reference:
         return name_outputs(*self._run_rounded(batch, _SilentRoundingProbe(self._dtype, {}, seed, {}), seed))
 
     def replacements(self, check: Check, seed: int) -> Values:
-        """Return the values that replace a model's own in a check; none where its own values flow."""
+        """Return the values that replace a model's own in a check; empty if the model uses its own values."""
         if check.values is None:
             return {}
         sizes = tuple(array.shape for array in check.batch.arrays().values())
@@ -104,7 +104,7 @@ class Reference:
         )
 
     def truth_of_steps(self, batch: Batch, given: Values, noise: Values) -> Truth:
-        """Return what each step makes of the ``given`` values, around which the ``noise`` is known."""
+        """Return what each step makes of the ``given`` values. ``noise``: that of each step alone."""
         return Truth(self.trace(batch, given), noise, lambda seed, moves: self.rounded_trace(batch, given, seed, moves))
 
     def noise_of_steps(self, batch: Batch, truth: Values) -> Values:

@@ -1,8 +1,9 @@
 """Varied weights: what a decoder generates depends on the source, on all tokens before and on their order.
 
-Random weights generate dull sentences: one token that repeats, or an end at once. In such a sentence, most bugs in
-decoding change no token. So the attention layers of this decoder weigh as much as its last token. The weights are drawn
-until the reference, in a rehearsal, generates sentences of many tokens, of which some end.
+Random weights generate monotonous sentences: one token that repeats, or an early end. In such a sentence, most bugs in
+decoding change no token. So the weights are scaled to let attention influence the next token as much as the last token
+does. They are drawn again, a few times at most, until the reference generates sentences of many different tokens, some
+of which end.
 """
 
 from collections.abc import Mapping
@@ -23,16 +24,16 @@ _BIASES = 0.1
 _ENDS = (3.0, 2.0, 4.0, 1.5)  # the scores of the end id: one after the other until some sentences end
 _DRAWS = 4
 
-_ROWS, _LENGTH = 16, 24  # of a rehearsal
+_ROWS, _LENGTH = 16, 24  # of a trial generation
 _LEAST_ENDED = 5  # sentences that end, and that do not
 _LEAST_TOKENS = 4.0  # different ones in a sentence, on average
 
 
 def varied_tensors(config: ModelConfig, loud: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Return varied weights of ``config``, a model that generates: those of the first rehearsal that is good enough.
+    """Return varied weights of ``config``, a model that generates: the first whose trial generation is good enough.
 
-    ``loud``: the loud weights. Each further draw shifts their rows by one more place. If no rehearsal is good enough,
-    the best one counts.
+    ``loud``: the loud weights. Each further draw shifts their rows by one more place. If no trial generation is good
+    enough, the weights of the best one are returned.
     """
     best: tuple[float, dict[str, Array]] | None = None
     for draw in range(_DRAWS):
@@ -55,7 +56,7 @@ def _varied(config: ModelConfig, loud: Mapping[str, Array], factor_of_end: float
         factor = np.ones(tensor.shape[-1], np.float32)
         if name.endswith("token.weight"):
             factor[:] = _TOKENS
-        if name.startswith("decoder.") and roles[name] == "linear_weight" and _speaks_louder(name):
+        if name.startswith("decoder.") and roles[name] == "linear_weight" and _is_amplified(name):
             factor[:] = _ATTENTION
         if roles[name] == "bias":
             factor[:] = _BIASES
@@ -65,12 +66,12 @@ def _varied(config: ModelConfig, loud: Mapping[str, Array], factor_of_end: float
     return tensors
 
 
-def _speaks_louder(name: str) -> bool:
+def _is_amplified(name: str) -> bool:
     return ".self_attention.query." in name or "attention.value." in name or "attention.output." in name
 
 
 def _quality(checkpoint: Checkpoint, seed: int) -> float:
-    """Return how varied the sentences of a rehearsal are; 1 is enough."""
+    """Return how varied the sentences of a trial generation are; 1 is enough."""
     config = checkpoint.config
     longest = config.source_max_length
     lengths = [1 + row * (longest - 1) // (_ROWS - 1) for row in range(_ROWS)]

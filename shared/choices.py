@@ -7,7 +7,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")  # what models compute in
 
 # The kinds of check of a parity run.
 CHECKS = ("masks", "steps", "forward", "invariants", "generation", "gradients", "training")
-CHECKS_ON_DEMAND = ("gradients", "training")  # what only those need who train; JAX compiles a backward pass for long
+CHECKS_ON_DEMAND = ("gradients", "training")  # only needed by users who train; JAX takes long to compile them
 
 # The workloads of ``Model.prepare`` that compute gradients.
 WITH_GRADIENTS = ("forward+backward", "training")

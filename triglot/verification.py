@@ -19,7 +19,7 @@ _BATCHES, _ROWS = 2, 4
 
 
 def verify(original: Original, checkpoint: Checkpoint, batches: Sequence[Batch]) -> str:
-    """Run an original on ``batches`` and judge it by the truth of ``checkpoint``. Return the result in words.
+    """Run an original on ``batches`` and judge it against the truth of ``checkpoint``. Return the result in words.
 
     Raises:
         PortingError: the original computes something else, or cannot be run.
@@ -59,7 +59,7 @@ def verify_target(checkpoint: Checkpoint, target: Path, dialect: str, shard_size
 
 
 def verify_example(example: Path, checkpoint: Checkpoint) -> str:
-    """Judge the recorded outputs of an original by the truth of ``checkpoint``. Return the result in words.
+    """Judge the recorded outputs of an original against the truth of ``checkpoint``. Return the result in words.
 
     Raises:
         PortingError: the original computed something else.

@@ -1,1 +1,1 @@
-"""The audit: bugs planted in our own implementations, to measure what the verdict sees and what it does not."""
+"""The audit: plant bugs in our own implementations, and measure which ones parity catches."""

@@ -57,8 +57,8 @@ class Bug:
 
     Outside the forward pass, ``found_at`` is how the name of that value begins.
 
-    ``recipe``: the model in which it matters. ``weights``: tensors beside which it would hide from a budget that is set
-    by the largest entry of a value. ``checks``: the kinds of check that are tried on it.
+    ``recipe``: the model in which the bug has an effect. ``weights``: tensors that replace the random ones. Their huge
+    entries would hide the bug if a whole value shared one budget. ``checks``: the kinds of check to run.
     """
 
     found_at: str
@@ -72,7 +72,7 @@ class Bug:
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of the model in which the bug matters."""
+        """The configuration of the model in which the bug has an effect."""
         return recipe(self.recipe) if isinstance(self.recipe, str) else self.recipe
 
     @property

@@ -1,4 +1,4 @@
-"""Mutants: implementations with a planted bug, imported beside the healthy ones."""
+"""Mutants: implementations with a planted bug, imported beside the correct ones."""
 
 import importlib
 import importlib.util
@@ -22,7 +22,7 @@ _numbers = count()
 
 @contextmanager
 def planted(framework: str, file: str, change: Mapping[str, str]) -> Generator[Build]:
-    """Change the source text of an implementation, and give what builds its models.
+    """Change the source text of a copy of an implementation, and yield a function that builds its models.
 
     Raises:
         ValueError: the text to change is not there.
@@ -57,7 +57,7 @@ def changed_source(framework: str, file: str, change: Mapping[str, str]) -> str:
 
 
 def hidden(healthy: Build, mutant: Build) -> Build:
-    """Return what builds models whose bug shows only in their public methods: what a probe sees is healthy."""
+    """Return a function that builds models with the bug in their public methods only. What a probe sees is correct."""
     return lambda *arguments: _WithHealthyTrace(healthy(*arguments), mutant(*arguments))  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""Simpler rules that people use to compare two implementations. The audit shows what they see of the same bugs.
+"""Simpler rules that people use to compare two implementations. The audit counts the bugs that they catch.
 
 Each looks at the final outputs only, and compares them with the truth, which is better than what such a comparison
 usually has: another framework with its own rounding errors.

@@ -1,4 +1,4 @@
-"""Plant the bugs of the catalogue, and see what the verdict and simpler rules say of each."""
+"""Plant the bugs of the catalogue, and record whether parity and simpler rules catch each."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from triglot.shared.inputs import Batch, random_batch
 from triglot.shared.model.config import ModelConfig
 
 from . import padiff, rules
-from .known import Known, known, known_of
+from .audited_model import AuditedModel, audited_model, audited_model_of
 from .mutants import hidden, planted
 from .wild import wild_checkpoint
 
@@ -36,7 +36,7 @@ NOTHING = ""  # in place of a bug: a correct implementation
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the verdict said of one bug in one framework, with the weights and inputs of one seed.
+    """The result of planting one bug in one framework, with the weights and inputs of one seed.
 
     ``only_without_probe``: the bug was planted only in what the public methods run. ``found_at``: the name of the first
     divergence. ``check``: the check that shows it. ``times_budget``: its error in multiples of the budget or, if
@@ -121,18 +121,20 @@ def _planted(task: Task) -> Iterator[Outcome]:
     ):
         build = hidden(healthy, mutant) if task.only_without_probe else mutant
         for seed in task.seeds:
-            yield _outcome(task, seed, build, known(task.bug, seed, task.dtype), bug)
+            yield _outcome(task, seed, build, audited_model(task.bug, seed, task.dtype), bug)
 
 
 def _correct(task: Task) -> Iterator[Outcome]:
     with planted(task.framework, "attention.py", {}) as healthy:
         for seed in task.seeds:
-            yield _outcome(task, seed, healthy, known_of(wild_checkpoint(seed, task.dtype), seed, task.dtype), None)
+            yield _outcome(
+                task, seed, healthy, audited_model_of(wild_checkpoint(seed, task.dtype), seed, task.dtype), None
+            )
             if "jax" in sys.modules:  # its compiled code takes memory and cannot be reused for another model
                 sys.modules["jax"].clear_caches()
 
 
-def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None) -> Outcome:
+def _outcome(task: Task, seed: int, build: Build, model: AuditedModel, bug: Bug | None) -> Outcome:
     report = _judge(task.framework, build, model, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
     if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
@@ -153,7 +155,9 @@ def _outcome(task: Task, seed: int, build: Build, model: Known, bug: Bug | None)
     )
 
 
-def _complaints(framework: str, implementation: Model, model: Known, report: Report, seed: int) -> dict[str, bool]:
+def _complaints(
+    framework: str, implementation: Model, model: AuditedModel, report: Report, seed: int
+) -> dict[str, bool]:
     """Return which simpler rules complain. ``report``: of the implementation, on the same inputs."""
     batch = batch_of(model.checkpoint.config, seed)
     found = rules.complaints(report, implementation, model.references["given"], batch)
@@ -183,10 +187,12 @@ def judge(
 
     ``checks``: the kinds of check; None: all that the command runs by default.
     """
-    return _judge(framework, build, known_of(checkpoint, seed, dtype), seed, dtype, checks)
+    return _judge(framework, build, audited_model_of(checkpoint, seed, dtype), seed, dtype, checks)
 
 
-def _judge(framework: str, build: Build, model: Known, seed: int, dtype: str, checks: Sequence[str] | None) -> Report:
+def _judge(
+    framework: str, build: Build, model: AuditedModel, seed: int, dtype: str, checks: Sequence[str] | None
+) -> Report:
     config = model.checkpoint.config
     return compare(
         model.weights,

@@ -1,4 +1,4 @@
-"""Compare an original with its port: judge its results by the truth of the port, like those of a framework.
+"""Compare an original with its port: judge its results against the truth of the port, like those of a framework.
 
 An original has no probe, so only its results are judged, within the same budgets.
 """
@@ -114,7 +114,7 @@ def wide(dtype: str) -> str:
 
 
 def judge_example(example: Example, checkpoint: Checkpoint) -> list[Row]:
-    """Judge recorded outputs by the truth of ``checkpoint``; see ``judge_original``."""
+    """Judge recorded outputs against the truth of ``checkpoint``; see ``judge_original``."""
     subject = Subject("recorded", "eager", example.dtype)
     return judge_original(subject, Reference(checkpoint, example.dtype), example.batch, example.outputs)
 
@@ -125,8 +125,9 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
     names = {method: name for name, method in methods_of(config).items() if method in results}
     if not names:
         reason = (
-            f"it returns {', '.join(results) or 'nothing'}, and the port {', '.join(methods_of(config).values())}, so "
-            "nothing can be compared; name the original of this model"
+            f"the original returns {', '.join(results) or 'nothing'}, but the port returns "
+            f"{', '.join(methods_of(config).values())}, so nothing can be compared; pass the original of this model "
+            "(against=, or --against on the command line)"
         )
         return [to_row(subject, ORIGINAL, diverged("", reason))]
 

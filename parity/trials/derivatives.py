@@ -95,18 +95,14 @@ class DerivativeTrial:
         That step begins with the framework's own weights and moments. Its gradients have to be those of a new model.
         """
         names = [*self._checkpoint.tensors]
-        parts = {
-            part: {name: results[part + name] for name in names if part + name in results}
-            for part in (
-                *(RESUMED + kind for kind in (FIRST_MOMENTS, SECOND_MOMENTS, WEIGHTS)),
-                *(CONTINUED + kind for kind in (GRADIENTS, WEIGHTS)),
-            )
-        }
-        if any(len(part) < len(names) for part in parts.values()):
-            (missing, *_) = (part + name for part in parts for name in names if name not in parts[part])
-            yield diverged(missing, "the value is missing")
+        parts = (
+            *(RESUMED + kind for kind in (FIRST_MOMENTS, SECOND_MOMENTS, WEIGHTS)),
+            *(CONTINUED + kind for kind in (GRADIENTS, WEIGHTS)),
+        )
+        if missing := [part + name for part in parts for name in names if part + name not in results]:
+            yield from (diverged(name, "the value is missing") for name in missing)
             return
-        first, second, before, gradients, after = parts.values()
+        first, second, before, gradients, after = ({name: results[part + name] for name in names} for part in parts)
         moments = adam.Moments(adam.STEPS + 1, first, second)
         expected = {GRADIENTS + name: gradient.astype(np.float64) for name, gradient in gradients.items()}
         next_truth = GradientTruth(expected, truth.noise)

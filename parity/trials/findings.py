@@ -10,8 +10,7 @@ class Findings:
 
     ``amplification``: how much larger the noise of the whole model is than that of each step alone, on the first
     inputs. ``wrong_steps``, ``wrong_results``: for each framework the names of the values whose divergence is
-    confirmed, as a step alone and in a whole forward pass. ``lacking``: the invariants that the model does not have, by
-    the reference.
+    confirmed, as a step alone and in a whole forward pass. ``lacking``: the invariants that do not hold for the model.
     """
 
     amplification: dict[str, float] = field(default_factory=dict[str, float])

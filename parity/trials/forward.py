@@ -55,8 +55,8 @@ class ForwardTrial:
     def _judge(self, subject: Subject, truth: Truth, noise_of_steps: Results, results: Results) -> Iterator[Row]:
         """Judge what a framework gives. What exceeds its budget is judged again, with noise from more runs.
 
-        If the check asks for it, or the framework's own values exceed their budgets, each step is also judged on what
-        it really received: the reference computes every step from the framework's values before it.
+        If the check asks for it, or the framework's own values exceed their budgets, each step is also judged on its
+        actual inputs: the reference computes every step from the framework's values before it.
         """
         check, reference = self._check, self._reference
         config = reference.model.config
@@ -99,11 +99,12 @@ class ForwardTrial:
     def _continued(
         self, truth: Truth, given: Results, judge: Callable[[Truth], list[Row]], rows: list[Row]
     ) -> list[Row]:
-        """Judge again, with the noise of runs that begin like the framework's own. Every step of it is right.
+        """Judge again, with additional noise from runs that begin with the framework's own values.
 
-        The same step may amplify rounding far more on the framework's values than on those of the noise runs. Where all
-        entries of a token happen to round to the same number, for example, their norm is zero. If the framework's
-        values are ordinary up to there, the reference continues from them, and where that leads is noise.
+        Called only if no step exceeded its budget. A step may amplify rounding far more on the framework's values than
+        in the noise runs. For example, if all entries of a token round to the same number, their norm is zero. If the
+        values before the first divergence use up little of their budgets, the reference continues from them, and the
+        result counts as one more noise run.
         """
         order = [*truth.values]
         continued_at = -1

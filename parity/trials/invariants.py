@@ -1,6 +1,7 @@
-"""Invariants: changes of a batch that must not change a result, tried on what users call.
+"""Invariants: changes of a batch that must not change a result of the public methods.
 
-``base``               the results that the others are compared with, judged by the truth; segment and task ids are zero
+``base``               the results that the others are compared with, judged against the truth; segment and task ids are
+                       zero
 ``other_padding``      other tokens in place of the padding
 ``alone``              a row of a single token without the others, and without its padding
 ``other_order``        the rows in the opposite order
@@ -8,9 +9,9 @@
 ``overflowing_row``    a first row whose numbers overflow to infinity and NaN
 ``no_segments``        segment and task ids left out, where they were zero
 
-A result may differ from the base by two budgets of the base, because both are rounded. An invariant is judged where the
-reference has it: with a masking value of -10, for example, padding has an influence by design. The report lists those
-that were not judged.
+A result may differ from the base by the budget of twice the noise, because both are rounded. An invariant is judged
+only if it holds in the reference. With a masking value of -10, for example, padding has an influence by design. The
+report lists the invariants that were not judged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from triglot.parity.budgets import KEPT_SHARE, UNCONFIRMED_RUNS
+from triglot.parity.budgets import HOLDING_SHARE, UNCONFIRMED_RUNS
 from triglot.parity.checks import judged_tokens, rounded_batch, row_lengths
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, confirmed, judge_value, methods_of
@@ -144,7 +145,7 @@ class InvariantTrial:
         scopes = scopes_of(named_values(variant.batch.config)[name], variant.batch.config, dtype)
         places = variant.selected(name, value.ndim)
         share = worst_share(scopes, distances(value, expected), noise, expected, places, dtype)
-        return not share.used > KEPT_SHARE  # NaN holds: it is judged, as something that overflowed
+        return not share.used > HOLDING_SHARE  # NaN holds: it is judged, as something that overflowed
 
     def _judge_base(self, subject: Subject, results: Results) -> list[Judgement]:
         """Judge the results that the others are compared with, against the truth."""

@@ -1,4 +1,4 @@
-"""Which trials a parity run consists of: those of the chosen kinds of check, as far as the model has them."""
+"""Plan the trials of a parity run: those of the chosen kinds of check that apply to the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,10 +37,10 @@ SHORTER, LONGEST = 24, 64  # tokens to generate: each costs a pass of the refere
 
 
 def selected_checks(chosen: Sequence[str] | None, config: ModelConfig, dtype: str, mode: str) -> tuple[str, ...]:
-    """Return the kinds of check to run: those chosen, or all that the model has, but those on demand.
+    """Return the kinds of check to run: those chosen, or all that apply to the model, except those on demand.
 
     Raises:
-        ConfigError: a kind is unknown, or the model does not have it; or none is chosen.
+        ConfigError: a kind is unknown, or does not apply to the model; or none is chosen.
     """
     possible = [kind for kind in CHECKS if not _reason(kind, config, dtype, mode)]
     if chosen is None:
@@ -57,7 +57,7 @@ def selected_checks(chosen: Sequence[str] | None, config: ModelConfig, dtype: st
 
 
 def unchecked(selected: Sequence[str], config: ModelConfig) -> tuple[str, ...]:
-    """Return the kinds of check that the model has, in float32 at least, but that were not selected."""
+    """Return the kinds of check that apply to the model, at least in float32, but were not selected."""
     return tuple(kind for kind in CHECKS if kind not in selected and not _reason(kind, config, "float32", "eager"))
 
 
@@ -139,7 +139,7 @@ def _to_learn(config: ModelConfig, generator: np.random.Generator) -> Batch:
 
 
 def _reason(kind: str, config: ModelConfig, dtype: str, mode: str) -> str:
-    """Return why a model does not have a kind of check; empty if it has."""
+    """Return why a kind of check does not apply to a model; empty if it does."""
     try:
         if kind == "generation":
             check_generates(config)

@@ -44,6 +44,9 @@ def judged(expectation, ids):
 def test_a_token_that_is_not_the_best_is_noticed_with_its_place(task):
     weights, _, expectation, ids = task
     assert expectation.judge({"ids": ids}).error == 0
+    cut = expectation.judge({"ids": ids[:, 1:]})
+    assert cut.verdict == "diverged"
+    assert cut.reason == f"the outputs are ids {ids[:, 1:].shape}; expected ids {ids.shape} and nothing else"
     place = (1, ids.shape[1] - 1)
     for token in set(range(weights.config.target_vocabulary)) - {int(ids[place])}:
         assert judged(expectation, with_one(ids, place, token)) == ("diverged", f"ids[{place[0]}, {place[1]}]")

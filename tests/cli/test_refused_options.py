@@ -196,7 +196,7 @@ def test_a_model_that_the_target_dialect_cannot_express(workplace, make_checkpoi
         ("torch", "--python is 'torch'.*expected NAME=VALUE"),
         ("caffe=/bin/sh", "unknown framework 'caffe'.*expected one of torch, paddle, jax"),
         ("torch=/no", "interpreter /no.*Python that has Triglot"),
-        ("jax=/bin/sh", "interpreter.*jax"),
+        ("jax=/bin/sh", "pythons names jax.*leave it out"),
     ],
 )
 def test_an_interpreter_that_cannot_be_used(value, pattern, workplace, make_checkpoint, command):

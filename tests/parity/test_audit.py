@@ -16,7 +16,7 @@ from triglot.parity.audit.mutants import changed_source, planted
 from triglot.parity.audit.run import Task, judge, run
 from triglot.shared.arrays import HALVES
 
-# bfloat16 shows it where it has added up, not in the step that makes it.
+# In bfloat16, these bugs show only after their errors accumulate, not in the step that causes them.
 ACCUMULATED = {"bfloat16": {"weights rounded to float16 when loaded"}}
 IN_FORWARD_PASS = [name for name, bug in BUGS.items() if bug.in_forward_pass]
 OTHER_DTYPES = ("bfloat16", "float64", "float16")
@@ -47,7 +47,7 @@ def test_planted_bug_is_caught_and_located(bug, planted_in):
 
 
 def test_planted_bug_is_caught_in_a_program_without_a_probe(hidden, planted_in):
-    """What the probe sees is healthy. Only the results of the public methods can show the bug."""
+    """What the probe sees is correct. Only the results of the public methods can show the bug."""
     (outcome,) = run(Task(hidden, planted_in, "float32", [0], only_without_probe=True))
     assert outcome.verdict == "diverged", outcome
     assert outcome.located, outcome
@@ -101,7 +101,10 @@ def test_unchanged_copy_passes(copied, dtype, framework, make_checkpoint):
 
 
 def test_sum_in_place_passes(framework, make_checkpoint):
-    """It changes the value that the step before has shown, but not what was recorded. Arrays of JAX never change."""
+    """A sum in place changes the value of the previous step, but not the copy that the probe recorded.
+
+    Arrays of JAX never change.
+    """
     in_place = {"x + residual": "x + residual" if framework == "jax" else "x.add_(residual)"}
     with planted(framework, "process.py", in_place) as builder:
         assert judge(framework, builder, make_checkpoint(POST_NORM)).verdict == "pass"

@@ -15,11 +15,12 @@ from triglot.parity.revealing import Weights
 from triglot.parity.run import weights_for
 from triglot.parity.trials.findings import Findings
 from triglot.parity.trials.invariants import BASE, invariant_trials
-from triglot.parity.trials.plan import selected_checks
+from triglot.parity.trials.plan import plan_trials, selected_checks
 from triglot.parity.truth import Reference
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import CHECKS, DTYPES
 from triglot.shared.errors import ConfigError
+from triglot.shared.inputs import random_batches
 from triglot.shared.model.recipes import recipe, recipes
 
 SUBJECTS = {"torch": Subject("torch", "eager", "float32")}
@@ -152,7 +153,7 @@ def test_an_invariant_that_the_reference_lacks_is_listed_and_not_judged():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("recipe_name", [name for name in recipes() if name.endswith("-tiny")])
-def test_the_recipes_have_every_invariant(recipe_name, dtype, make_checkpoint):
+def test_every_invariant_holds_for_the_recipes(recipe_name, dtype, make_checkpoint):
     """An invariant that rounding alone breaks in the reference would go unjudged in every framework."""
     weights = weights_for(make_checkpoint(recipe_name), dtype, 0)
     findings = Findings()
@@ -183,6 +184,27 @@ def test_a_method_without_a_result_diverges(make_checkpoint):
         assert {(row.verdict, row.reason) for row in rows} == {("diverged", "the value is missing")}
 
 
+def test_a_result_of_training_that_is_missing_or_has_another_shape_is_named(make_checkpoint):
+    weights = weights_for(make_checkpoint("dygraph-tiny"), "float32", 0)
+    batches = random_batches(weights["given"].config, 1, 2, 0)
+    (trial,) = plan_trials(["training"], {}, weights, batches, SUBJECTS, Findings(), 0)
+    runner, job = (
+        Runner(lambda each, dtype, _: triglot.build("torch", each, dtype=dtype), "float32", "eager"),
+        trial.job(),
+    )
+    results = dict(runner.run(job.kind, weights[job.weights], job.batch, job.arrays))
+    assert {row.verdict for row in trial.judge([("torch", results)])} == {"pass"}
+    name = "encoder.layers.0.attention.query.bias"
+    size = len(results.pop(f"continued.weights.{name}"))
+    results[f"fresh.second_moments.{name}"] = np.zeros((), np.float32)
+    found = [(row.name, row.reason) for row in trial.judge([("torch", results)]) if row.verdict == "diverged"]
+    assert found == [
+        (f"fresh.second_moments.{name}", f"the shape is (), expected ({size},)"),
+        (f"fresh.weights.{name}", "it cannot be judged without its moments, one of which is wrong"),
+        (f"continued.weights.{name}", "the value is missing"),
+    ]
+
+
 def test_the_command_says_what_it_did_not_check(command):
     options = [f"--check={kind}" for kind in ("masks", "invariants")]
     code, out, err = command("parity", "bert-base-tiny", "--framework", "torch", *options)
@@ -196,4 +218,4 @@ def test_the_command_says_what_it_did_not_check(command):
 def test_a_verdict_in_16_bits_lists_what_it_cannot_show(dtype, shown, command):
     code, out, _ = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", f"--dtype={dtype}")
     assert code == 0
-    assert ("too coarse to show: attention weights of a row" in out) == shown
+    assert ("bugs that this number format is too coarse to show: attention weights of a row" in out) == shown

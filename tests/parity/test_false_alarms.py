@@ -10,7 +10,7 @@ from triglot.parity.audit.wild import wild_checkpoint, wild_config
 from triglot.parity.trials import forward
 from triglot.shared.arrays import HALVES
 
-# Each was called wrong once, by one framework at least.
+# Each of these models was once reported as diverged in at least one framework.
 ONCE_CALLED_WRONG = [
     pytest.param(411, "float32", id="the variance of equal entries, computed in float64"),
     pytest.param(50, "float32", id="a token that decides the noise of every channel"),

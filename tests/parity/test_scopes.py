@@ -60,7 +60,7 @@ def test_few_tokens_have_no_budget_of_their_own(tokens, where):
 
 
 def test_a_channel_is_not_judged_at_a_token_that_decides_its_noise_alone():
-    """Noise runs showed where the result of this token may go, but not in every direction."""
+    """The noise of an unstable token covers only a few directions, so it cannot set the budget of every channel."""
     truth = np.ones((ROWS, TOKENS, CHANNELS))
     noise, error = truth * 2.0**-24, np.zeros(truth.shape)
     noise[1, 5] = (8, 8, 8, 8, 0.05)

@@ -1,4 +1,4 @@
-"""Originals: models run in their own libraries, or recorded, and judged by the truth of the port."""
+"""Originals: models run in their own libraries, or recorded, and judged against the truth of the port."""
 
 import json
 import os
@@ -208,7 +208,8 @@ def test_only_what_both_compute_is_judged(make_checkpoint):
     subject, reference = Subject("original", "eager", "float32"), Reference(make_checkpoint(config))
     (row,) = judge_original(subject, reference, batch, {"api.heads.x": np.ones(3)})
     assert row.verdict == "diverged"
-    assert row.reason.startswith("it returns api.heads.x, and the port api.heads.")
+    assert row.reason.startswith("the original returns api.heads.x, but the port returns api.heads.")
+    assert "nothing can be compared; pass the original of this model (against=" in row.reason
 
 
 def test_results_without_a_token_to_judge_prove_nothing(make_checkpoint, tmp_path):

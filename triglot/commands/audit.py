@@ -1,4 +1,4 @@
-"""``triglot audit``: plant bugs in the implementations, and show what the verdict sees."""
+"""``triglot audit``: plant bugs, and show which ones parity catches."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,7 @@ def audit(
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Plant bugs, and show what the verdict sees of them.
+    """Plant bugs, and show which ones parity catches.
 
     Each bug of a catalogue is planted in a copy of our implementations, in the whole model and in its public methods
     alone. The second table shows the verdicts on correct models, and the last one shows how simpler rules do.

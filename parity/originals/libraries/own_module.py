@@ -24,7 +24,7 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     framework, load = _FRAMEWORKS[original.dialect]
     random = Checkpoint(original.config, initialize(original.config, 0))
     model = impls.build(framework, random, dtype=dtype)
-    # With our reader, which opens all formats and never unpickles.
+    # Read with our own reader, because it opens all formats and never unpickles.
     load(model.transformer, {name: np.array(each, dtype) for name, each in containers.read(original.path).items()})
     return [call_methods(model, batch) for batch in batches]
 

@@ -20,7 +20,7 @@ def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[s
     """Return the results of the model for each batch; see ``originals``."""
     paddle.set_default_dtype(getattr(paddle, dtype))
     module = _module(original.config)
-    # With our reader, because ``paddle.load`` unpickles.
+    # Read with our own reader, because ``paddle.load`` unpickles.
     tensors = {name: np.array(tensor, dtype) for name, tensor in containers.read(original.path).items()}
     missing, unexpected = module.set_state_dict(tensors)
     if missing or unexpected:

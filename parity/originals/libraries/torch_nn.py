@@ -18,7 +18,7 @@ from triglot.shared.porting import containers
 def run(original: Original, batches: Sequence[Batch], dtype: str) -> list[dict[str, Array]]:
     """Return the results of the model for each batch; see ``originals``."""
     module = _module(original.config)
-    # With our reader, which opens more formats than ``torch.load`` and never unpickles.
+    # Read with our own reader, because it opens more formats than ``torch.load`` and never unpickles.
     tensors = {name: np.array(tensor, dtype) for name, tensor in containers.read(original.path).items()}
     module.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
     module = module.to(getattr(torch, dtype)).eval()

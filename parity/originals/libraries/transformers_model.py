@@ -23,7 +23,7 @@ from triglot.shared.porting.dialects.huggingface_config import to_json
 from triglot.shared.porting.dialects.huggingface_families import is_of_body
 from triglot.shared.porting.source import CONFIG_FILE
 
-# The heads in Triglot of the outputs of a class, by the end of its name.
+# Map the end of a class name to its outputs, and each output to its head in Triglot.
 _OUTPUTS = {
     "Model": {"pooler_output": "pooler"},
     "ForMaskedLM": {"logits": "masked_lm"},
@@ -52,14 +52,15 @@ def _load(original: Original, folder: Path, dtype: str) -> Any:
         (folder / CONFIG_FILE).write_text(json.dumps(fields), encoding="utf-8")
         with (folder / "model.safetensors").open("wb") as file:
             safetensors.write(file, containers.read(original.path))
-    # Never the code that a folder brings.
+    # Never run code from the model folder.
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(path, **options)
     names = [name for name in (*(config.architectures or ()), *fields["architectures"]) if _heads(name)]
     model, loaded = getattr(transformers, names[0]).from_pretrained(
         path, config=config, dtype=getattr(torch, dtype), output_loading_info=True, **options
     )
-    # Of the layers and embeddings of a bare file, nothing may be left over. Heads may be left out.
+    # The class must find all of its tensors in a bare file, and load every layer and embedding in it. Heads in the file
+    # may be left out.
     names_left = [name for name in loaded["unexpected_keys"] if is_of_body(LIBRARY.plain_name(name))]
     if is_bare and (wrong := [*loaded["missing_keys"], *loaded["mismatched_keys"], *names_left]):
         raise PortingError(f"transformers and the file differ in {', '.join(map(str, wrong[:6]))}; port the file again")

@@ -1,4 +1,4 @@
-"""What an audit computes once for many bugs: weights, and the truths around which all of them are judged."""
+"""The models that bugs are tried on. Many bugs share the same weights and truths, which are computed once."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,32 +22,34 @@ KEPT = 20  # seeds of a recipe, about 50 MB each for a tiny one
 
 
 @dataclass(frozen=True)
-class Known:
-    """The weights on which a bug is tried, and the reference on each of them."""
+class AuditedModel:
+    """A model that bugs are tried on: each set of its weights, and the reference on it."""
 
     checkpoint: Checkpoint
     weights: Mapping[Weights, Checkpoint]
     references: Mapping[Weights, Reference]
 
 
-def known(bug: str, seed: int, dtype: str) -> Known:
-    """Return what is known of the model of a bug, with the weights of a seed. Bugs of the same model share it."""
-    return _known(BUGS[bug].config, bug if BUGS[bug].weights else "", seed, dtype)
+def audited_model(bug: str, seed: int, dtype: str) -> AuditedModel:
+    """Return the model that a bug is tried on, with the weights of a seed. Bugs of the same model share it."""
+    return _audited_model(BUGS[bug].config, bug if BUGS[bug].weights else "", seed, dtype)
 
 
-def known_of(checkpoint: Checkpoint, seed: int, dtype: str, reference: type[Reference] = Reference) -> Known:
-    """Return the same for given weights. ``reference``: one that remembers truths, if they are needed again."""
+def audited_model_of(
+    checkpoint: Checkpoint, seed: int, dtype: str, reference: type[Reference] = Reference
+) -> AuditedModel:
+    """Return the model of given weights. ``reference``: a class that remembers truths, if they are needed again."""
     weights = weights_for(checkpoint, dtype, seed)
     references = {id(each): reference(each, dtype) for each in weights.values()}
-    return Known(checkpoint, weights, {name: references[id(each)] for name, each in weights.items()})
+    return AuditedModel(checkpoint, weights, {name: references[id(each)] for name, each in weights.items()})
 
 
 @lru_cache(maxsize=KEPT)
-def _known(config: ModelConfig, spoilt: str, seed: int, dtype: str) -> Known:
+def _audited_model(config: ModelConfig, bug_with_weights: str, seed: int, dtype: str) -> AuditedModel:
     tensors = random_tensors(config, seed)
-    if spoilt:
-        tensors |= {name: tensor.astype(np.float32) for name, tensor in BUGS[spoilt].weights.items()}
-    return known_of(Checkpoint(config, tensors), seed, dtype, RememberingReference)
+    if bug_with_weights:
+        tensors |= {name: tensor.astype(np.float32) for name, tensor in BUGS[bug_with_weights].weights.items()}
+    return audited_model_of(Checkpoint(config, tensors), seed, dtype, RememberingReference)
 
 
 def random_tensors(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
