@@ -23,6 +23,7 @@ from triglot.shared.model.probe import Probe
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .heads import MaskedLM
+from .process import PrePostProcess
 from .transformer import Transformer
 
 # Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
@@ -46,8 +47,13 @@ class Packed:
 
     def packed_layer(self, layer: Any) -> nn.Module:
         """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
-        feed_forward = PackedFeedForward(layer.feed_forward, self.config)
-        return swapped(layer, attention=PackedAttention(layer.attention), feed_forward=feed_forward)
+        processes = {name: child for name, child in layer.named_children() if isinstance(child, PrePostProcess)}
+        return swapped(
+            layer,
+            attention=PackedAttention(layer.attention),
+            feed_forward=PackedFeedForward(layer.feed_forward, self.config),
+            **{name: without_dropout(process) for name, process in processes.items()},
+        )
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
@@ -138,13 +144,13 @@ class PackedAttention(nn.Module):
         config = self.config
         sizes = [config.key_size, config.key_size, config.value_size]
         projected = self.projections(query)
-        context = projected.new_empty(len(query), config.heads * config.value_size)
+        contexts: list[Tensor] = []
         for group in groups:
             features = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
             queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
             attended = functional.scaled_dot_product_attention(queries, keys, values, group.allowed)
-            context[group.tokens] = group.unpad(attended.transpose(1, 2)).flatten(1)
-        output = self.output(context)
+            contexts.append(group.unpad(attended.transpose(1, 2)).flatten(1))
+        output = self.output(torch.cat(contexts) if len(contexts) > 1 else contexts[0])
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
 
 
@@ -168,6 +174,13 @@ def swapped(module: AnyModule, **modules: nn.Module) -> AnyModule:
     """Return the same module with other children of these names. Everything else is shared with the original."""
     other = copy.copy(module)
     other._modules = {**module._modules, **modules}
+    return other
+
+
+def without_dropout(process: PrePostProcess) -> PrePostProcess:
+    """Return the same process without its dropout, which does nothing here and takes time in a small batch."""
+    other = copy.copy(process)
+    other.commands = process.commands.replace("d", "")
     return other
 
 
