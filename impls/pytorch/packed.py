@@ -65,7 +65,7 @@ class Packed:
         if self.embeddings is not None:  # each token is a row of its own, which begins at its position
             ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
             x = self.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
-        x = self.encoder(x, [PlacedGroup(group) for group in packing.groups])
+        x = self.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups])
         return unpacked(x, tokens, valid.shape)
 
     def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -75,12 +75,18 @@ class Packed:
 
 
 class PlacedGroup:
-    """A group of rows as tensors: from ``start`` to ``stop`` among the packed tokens; see ``packing.Group``."""
+    """A group of rows as tensors: from ``start`` to ``stop`` among the packed tokens; see ``packing.Group``.
 
-    def __init__(self, group: Group) -> None:
+    ``mask``: (G, 1, 1, L), minus infinity at padding, to be added to scores in ``dtype``; None if there is no padding.
+    """
+
+    def __init__(self, group: Group, dtype: torch.dtype) -> None:
         self.tokens = slice(group.start, group.stop)
         self.shape = group.rows, group.length
-        self.allowed = None if group.valid is None else torch.from_numpy(group.valid)[:, None, None, :]
+        self.mask: Tensor | None = None
+        if group.valid is not None:  # the kernel would convert a mask of bools in every layer
+            zeros = torch.zeros(self.shape, dtype=dtype)
+            self.mask = zeros.masked_fill(torch.from_numpy(~group.valid), float("-inf"))[:, None, None, :]
         self.places = None if group.places is None else torch.from_numpy(group.places)
         self.real = None if group.valid is None else torch.from_numpy(group.valid.ravel().nonzero()[0])
 
@@ -148,7 +154,7 @@ class PackedAttention(nn.Module):
         for group in groups:
             features = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
             queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
-            attended = functional.scaled_dot_product_attention(queries, keys, values, group.allowed)
+            attended = functional.scaled_dot_product_attention(queries, keys, values, group.mask)
             contexts.append(group.unpad(attended.transpose(1, 2)).flatten(1))
         output = self.output(torch.cat(contexts) if len(contexts) > 1 else contexts[0])
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
