@@ -12,10 +12,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from triglot.shared.inputs.buckets import bucket
 from triglot.shared.inputs.packing import Group, pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
@@ -28,6 +30,9 @@ from .transformer import Transformer
 
 # Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
+LARGE = 2048  # tokens. A batch of so many takes megabytes in each step.
+SIZES = 32  # an octave: they add 1 % on average
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -59,14 +64,15 @@ class Packed:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
         valid = inputs["valid"]
         packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
-        tokens, positions = torch.from_numpy(packing.tokens), torch.from_numpy(packing.positions)
+        number = len(packing.tokens)
+        tokens, positions = (torch.from_numpy(with_spares(array)) for array in (packing.tokens, packing.positions))
         packed = {name: array.flatten(0, 1)[tokens] for name, array in inputs.items()}
         x = packed["source"]
         if self.embeddings is not None:  # each token is a row of its own, which begins at its position
             ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
             x = self.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
         x = self.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups])
-        return unpacked(x, tokens, valid.shape)
+        return unpacked(x[:number], tokens[:number], valid.shape)
 
     def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of the encoder, and the outputs of the heads by name."""
@@ -156,6 +162,8 @@ class PackedAttention(nn.Module):
             queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
             attended = functional.scaled_dot_product_attention(queries, keys, values, group.mask)
             contexts.append(group.unpad(attended.transpose(1, 2)).flatten(1))
+        if spares := len(query) - groups[-1].tokens.stop:
+            contexts.append(projected.new_zeros(spares, config.heads * config.value_size))
         output = self.output(torch.cat(contexts) if len(contexts) > 1 else contexts[0])
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
 
@@ -174,6 +182,16 @@ class PackedMaskedLM(nn.Module):
         tokens = valid.flatten().nonzero()[:, 0]
         scores = self.decoder(self.norm(self.transform(x.flatten(0, 1)[tokens])))
         return unpacked(scores, tokens, valid.shape)
+
+
+def with_spares(array: np.ndarray) -> np.ndarray:
+    """Return an array of packed tokens, (N, ...), with copies of the last one up to a size that recurs, if N is large.
+
+    Otherwise each large batch would take memory of another size, which glibc does not find among what it has freed.
+    """
+    number = len(array)
+    size = bucket(number, SIZES) if number >= LARGE else number
+    return np.pad(array, (0, size - number), mode="edge")
 
 
 def swapped(module: AnyModule, **modules: nn.Module) -> AnyModule:

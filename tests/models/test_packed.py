@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triglot
+from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
 from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows
 from triglot.shared.inputs.packing import LEAST_ROWS, pack
@@ -133,6 +134,16 @@ def test_a_row_never_sees_its_neighbours(row, model):
     assert np.array_equal(model.encode(ids, valid)[row], model.encode(others, valid)[row])
     first, second = model.heads(ids, valid), model.heads(others, valid)
     assert all(np.array_equal(first[name][row], second[name][row]) for name in first)
+
+
+def test_a_large_batch_is_right(model):
+    """PyTorch adds spare tokens to it, so that few sizes of memory recur."""
+    batch = inputs.random_batch(CONFIG, [37] * 56 + [29], np.random.default_rng(0))
+    assert isinstance(batch, inputs.EncoderBatch)
+    assert batch.valid.sum() == 2101
+    arrays = batch.source, batch.valid, batch.segment_ids
+    results = {"output": model.encode(*arrays), **model.heads(*arrays)}
+    assert ForwardTruth(triglot.initialize(CONFIG), batch, "float32").judge(results).verdict == "pass"
 
 
 @pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
