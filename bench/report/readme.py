@@ -42,7 +42,8 @@ def short_table(report: Report) -> str:
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: batches of {' and '.join(sizes)}**",
         "",
-        f"The {ROWS} fastest of {len(rows[0])} arms in each size, sorted by the first: milliseconds per batch.",
+        f"Milliseconds per batch, for the arms among the {ROWS} fastest of {len(rows[0])} in one of the sizes. An arm",
+        "is one way to compute the model. The roofline is the fastest matrix product on this machine.",
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]
