@@ -160,6 +160,21 @@ class Report:
         ]
 
     @property
+    def remarks(self) -> list[str]:
+        """Sentences that say what the verdict does not cover, and what the port was compared with."""
+        sentences: list[str] = []
+        if self.blind:
+            bugs = ", ".join(self.blind)
+            sentences.append(f"bugs that this number format is too coarse to show: {bugs} (see docs/parity.md)")
+        if self.lacking:
+            invariants = ", ".join(self.lacking)
+            sentences.append(f"invariants that do not hold in the reference, so they were not judged: {invariants}")
+        sentences += self.originals
+        if self.unchecked:
+            sentences.append(f"not checked: {', '.join(self.unchecked)} (see --check)")
+        return sentences
+
+    @property
     def exit_code(self) -> int:
         """The exit code of the command: 0 all is well, 1 a divergence, 2 the run could not be completed."""
         return EXIT_CODES[self.verdict]

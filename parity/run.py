@@ -26,7 +26,7 @@ from triglot.shared.model.initializers import perturb
 from triglot.shared.model.schema import named_values
 
 from .audit.catalogue import blind
-from .checks import KINDS
+from .checks import KINDS, LOCAL
 from .jobs import Build
 from .judge import Subject, first_divergence, merge
 from .originals import Original
@@ -187,8 +187,7 @@ def compare(
         rows += started.popleft().judge(pool.finish())
     if progress:
         progress(len(trials), len(trials), "")
-    # A framework that fails where it was needed always counts.
-    rows = merge(row for row in rows if row.verdict == "error" or KINDS.get(row.check, row.check) in checks)
+    rows = merge(row for row in rows if KINDS.get(row.check, row.check) in checks or _always_counts(row))
     order, frameworks = list(named_values(config)), [subject.framework for subject in subjects]
     divergences = {
         framework: first_divergence([row for row in rows if row.framework == framework], order)
@@ -209,6 +208,11 @@ def compare(
         blind=blind(dtype, config, {*checks, *unselected}),
         first_divergence={framework: divergence for framework, divergence in divergences.items() if divergence},
     )
+
+
+def _always_counts(row: Row) -> bool:
+    """Return whether a row counts although its kind was not selected: a failure, or a step that explains an error."""
+    return row.verdict == "error" or (row.check == LOCAL and row.verdict == "diverged")
 
 
 def _builder(framework: str, device: str) -> Build:

@@ -54,6 +54,10 @@ class Source:
         """
         config = self.checkpoint.config
         if against is not None and against != NO_ORIGINAL:
+            if not Path(against).exists():
+                raise ModelNotFoundError(
+                    f"{against} does not exist; give the folder or the file of the original, or none"
+                )
             return original(Path(against), self.checkpoint), ""
         if self.path is None:
             return None, "not compared with an original: its weights are random"

@@ -85,16 +85,8 @@ def print_parity(report: Report) -> None:
     screen.print()
     for problem in (*report.divergences, *report.failures, *report.skipped):
         screen.print(problem)
-    if report.blind:
-        screen.print(
-            f"bugs that this number format is too coarse to show: {', '.join(report.blind)} (see docs/parity.md)"
-        )
-    if report.lacking:
-        screen.print(f"invariants that could not be judged: {', '.join(report.lacking)}")
-    for sentence in report.originals:
+    for sentence in report.remarks:
         screen.print(sentence)
-    if report.unchecked:
-        screen.print(f"not checked: {', '.join(report.unchecked)} (see --check)")
     screen.print(Text("verdict: ").append(report.verdict, _STYLES[report.verdict]))
 
 

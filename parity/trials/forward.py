@@ -9,7 +9,7 @@ from triglot.parity.budgets import ORDINARY_SHARE
 from triglot.parity.checks import END_TO_END, LOCAL, Check, judged_tokens
 from triglot.parity.jobs import Job, Results
 from triglot.parity.judge import Subject, confirmed, exceeding, failure, judge_check, judge_steps, own_inputs
-from triglot.parity.output_names import MASKS
+from triglot.parity.output_names import API, MASKS
 from triglot.parity.report import Row
 from triglot.parity.truth import Reference, Truth
 from triglot.shared.arrays import Array, as_received
@@ -49,6 +49,8 @@ class ForwardTrial:
             subject = self._subjects[framework]
             if isinstance(results, WorkerError):
                 yield failure(subject, check.name, results)
+                if check.methods and not results.fatal:
+                    yield failure(subject, API, results)
             else:
                 yield from self._judge(subject, truth, noise, results)
 

@@ -57,6 +57,8 @@ def test_the_page_shows_every_value_and_needs_no_other_file():
         *rows,
         first_divergence={"torch": Divergence("output", "local", "end_to_end")},
         amplification={"encoder.layers.1.key": 2.0, "encoder.layers.1.output": 4.0},
+        lacking=("alone.encode",),
+        unchecked=("training",),
     )
     html = page.render(made, "triglot parity 'a model' --html page.html")
     reader = Reader(html)
@@ -64,6 +66,8 @@ def test_the_page_shows_every_value_and_needs_no_other_file():
     assert not re.search(r"url\(|@import|<script", html)
     assert len(reader.cells) == len(rows)
     for words in ("a <model>: diverged", "two & more rows", "is 2 times the budget <here>", "layer 1", "3.0"):
+        assert words in reader.text
+    for words in ("float32, mode eager", "not judged: alone.encode", "not checked: training"):
         assert words in reader.text
     assert "triglot parity 'a model' --html page.html" in reader.text
 

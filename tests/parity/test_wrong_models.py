@@ -37,6 +37,15 @@ class PaddingIsSeven(Wrong):
         return self.model.heads(np.where(valid, ids, 7).astype(ids.dtype), valid, *others)
 
 
+class LargeScores(Wrong):
+    """Shows the right queries, and computes the scores from larger ones."""
+
+    def trace(self, batch, replaced):
+        name = "encoder.layers.0.attention.query"
+        query = self.model.trace(batch, replaced)[name]
+        return self.model.trace(batch, {**replaced, name: query * query.dtype.type(1.001)})
+
+
 class FailsOnItsOwnValues(Wrong):
     """Fails unless its values are replaced."""
 
@@ -54,6 +63,15 @@ class FailsOnce(Wrong):
         if self.calls == 2:
             raise RuntimeError("out of memory")
         return self.model.encode(*arguments)
+
+
+class ForgetsBatches(Wrong):
+    """Fails in a public method, but not with the shortest batch."""
+
+    def encode(self, ids, *others):
+        if ids.shape[1] > 1:
+            raise RuntimeError("out of memory")
+        return self.model.encode(ids, *others)
 
 
 class OtherGradients(Wrong):
@@ -104,6 +122,18 @@ def test_a_failure_counts_whatever_is_checked(check, make_checkpoint):
     report = report_on(FailsOnItsOwnValues, make_checkpoint("bert-base-tiny"), [check])
     assert report.verdict == ("incomplete" if check == "steps" else "error")
     assert "RuntimeError: out of memory" in parity_summary(report)
+
+
+def test_a_failed_method_is_a_row_of_the_methods(make_checkpoint):
+    report = report_on(ForgetsBatches, make_checkpoint("bert-base-tiny"), ["forward"])
+    assert report.verdict == "incomplete"
+    assert {row.verdict for row in report.rows if row.check == "api"} == {"pass", "error"}
+
+
+def test_a_wrong_step_is_named_even_if_steps_are_not_selected(make_checkpoint):
+    report = report_on(LargeScores, make_checkpoint("bert-base-tiny"), ["forward"])
+    first = report.first_divergence["torch"]
+    assert (first.name, first.kind) == ("encoder.layers.0.attention.scores", "local")
 
 
 def test_invariants_without_a_base_are_not_judged(make_checkpoint):

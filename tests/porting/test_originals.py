@@ -202,6 +202,23 @@ def test_onnx_runtime_runs_a_file(exported, make_checkpoint):
         onnx_file.run(Original(path, "onnx", config), [random_batch(config, (3,))], "float32")
 
 
+def test_an_original_that_does_not_exist_is_refused(command, workplace):
+    code, _, err = command("parity", "bert-base-tiny", "--against", "minilm")
+    assert (code, err) == (2, "triglot: minilm does not exist; give the folder or the file of the original, or none\n")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter
+def test_an_onnx_file_decides_its_number_format(exported):
+    ported = triglot.port(exported)
+    original = find_original(exported / "model.onnx", "onnx", ported.config)
+    batch = random_batch(ported.config, (24, 11, 1, 17))
+    batch = replace(batch, segment_ids=np.zeros_like(batch.segment_ids))  # it reads none
+    options = {"dtype": "float64", "checks": ["masks"], "batches": [batch], "against": original}
+    report = triglot.check(ported, ["torch"], **options)
+    rows = [row for row in report.rows if row.check == "original"]
+    assert {(row.verdict, row.dtype) for row in rows} == {("pass", "float32")}
+
+
 def test_only_what_both_compute_is_judged(make_checkpoint):
     config = recipe("bert-base-tiny")
     batch = random_batch(config, (5, 3))
