@@ -140,7 +140,9 @@ class InvariantTrial:
         """
         truth, variant, dtype = self._base.truth, self._variant, self._base.dtype
         if variant.name == OVERFLOWING_ROW:
-            return not np.isfinite(value[0]).all() and bool(np.isfinite(value[1:]).all())
+            reads_the_table = variant.batch.config.tied_embeddings and name.endswith("masked_lm")
+            overflows_alone = not np.isfinite(value[0]).all() and bool(np.isfinite(value[1:]).all())
+            return overflows_alone and not reads_the_table  # a tied head has other weights than on the base
         expected, noise = (variant.of_base(name, array[name]) for array in (truth.values, truth.noise))
         scopes = scopes_of(named_values(variant.batch.config)[name], variant.batch.config, dtype)
         places = variant.selected(name, value.ndim)

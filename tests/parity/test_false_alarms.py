@@ -17,6 +17,7 @@ ONCE_CALLED_WRONG = [
     pytest.param(681, "bfloat16", id="rounded embeddings that cancel in a channel"),
     pytest.param(426, "bfloat16", id="entries that all round to the same number before a norm"),
     pytest.param(921, "float16", id="an overflow that the noise runs miss by chance"),
+    pytest.param(14, "float16", id="a tied head whose table holds the largest numbers"),
     pytest.param(65, "float64", id="sums that are exact in almost every order"),
     pytest.param(59, "float16", id="padding that contributes by design"),
 ]
@@ -28,8 +29,8 @@ def test_correct_code_never_diverges(seed, dtype, framework):
     if framework == "paddle" and dtype in HALVES:
         assert outcome.verdict == "error", "Paddle now has 16-bit kernels on a CPU"
         return
-    # In float16, the weights of the wild model itself overflow.
-    assert outcome.verdict == ("incomplete" if dtype == "float16" else "pass"), outcome
+    overflows = (seed, dtype) in ((921, "float16"), (59, "float16"))  # of the model itself
+    assert outcome.verdict == ("incomplete" if overflows else "pass"), outcome
 
 
 def test_only_small_errors_may_precede_an_unlucky_rounding(monkeypatch):
