@@ -214,12 +214,11 @@ class Workers:
         result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
         return answer["samples_ms"]
 
-    def meet_new_shapes(self, cases: Iterable[Case]) -> None:
-        """Let cases compute sentences that they have not seen before, once each, to show what new shapes cost."""
+    def time_new_shapes(self, cases: Iterable[Case]) -> None:
+        """Time one call of each case that computes sentences for the first time, to show what new shapes cost."""
         for case in cases:
-            if not self._work.further_files or case.is_twin or case not in self._alive:
-                continue
-            if self._results[case].new_shapes_ms is not None:
+            is_timed = self._results[case].new_shapes_ms is not None
+            if is_timed or case.is_twin or case not in self._alive or not self._work.further_files:
                 continue
             self.on_step(f"new shapes for {case.arm}")
             request = {
@@ -228,7 +227,7 @@ class Workers:
                 "further": [str(file) for file in self._work.further_files],
             }
             try:
-                self._results[case].new_shapes_ms = self._ask(case, "meet", request)["milliseconds"]
+                self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]
                 self._ask(case, "settle", {})
             except _CaseError as error:
                 self._fail(case, error)

@@ -198,7 +198,7 @@ class Sweep:
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
             if not outcome.is_interrupted:
-                workers.meet_new_shapes([*([baseline] if baseline is not None else []), *alive])
+                workers.time_new_shapes([case for case in (baseline, *alive) if case is not None])
             extra_time.spend(outcome.extra_seconds)
             workers.close(case for case in alive if case != baseline)
             yield outcome.is_interrupted

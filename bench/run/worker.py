@@ -2,13 +2,13 @@
 
 Requests, see ``shared/worker.py``:
 
-``build``   the arm and its name, the cell, its files and where to write the outputs; the answer has the durations of
-            the cold start and the memory it needed
-``sample``  seconds and the least number of calls; the answer has the milliseconds of each call, on a GPU also by the
-            clock of the device
-``meet``    the configuration, and files of other batches; the answer has the milliseconds of the first call that
-            computes them
-``settle``  nothing; the answer comes when the idle threads of the process sleep
+``build``       the arm and its name, the cell, its files and where to write the outputs; the answer has the durations
+                of the cold start and the memory it needed
+``sample``      seconds and the least number of calls; the answer has the milliseconds of each call, on a GPU also by
+                the clock of the device
+``new_shapes``  the configuration, and files of other batches; the answer has the milliseconds of the first call that
+                computes them
+``settle``      nothing; the answer comes when the idle threads of the process sleep
 
 Every answer has the processor time since the one before. Between requests the process sleeps.
 """
@@ -55,9 +55,9 @@ def main() -> None:
         assert prepared is not None
         return with_processor_seconds(sample(prepared, clock, request["seconds"], request["least"]))
 
-    def on_meet(request: Message) -> Message:
+    def on_new_shapes(request: Message) -> Message:
         assert prepared is not None
-        return with_processor_seconds({"milliseconds": meet(prepared, request)})
+        return with_processor_seconds({"milliseconds": time_new_shapes(prepared, request)})
 
     def with_processor_seconds(answer: Message) -> Message:
         nonlocal used
@@ -68,7 +68,7 @@ def main() -> None:
         settle()
         return with_processor_seconds({})
 
-    serve({"build": on_build, "sample": on_sample, "meet": on_meet, "settle": on_settle})
+    serve({"build": on_build, "sample": on_sample, "new_shapes": on_new_shapes, "settle": on_settle})
 
 
 def build(request: Message) -> "tuple[Prepared, Message]":
@@ -150,8 +150,8 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
     return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 
-def meet(prepared: "Prepared", request: Message) -> float:
-    """Return the milliseconds of the first call that computes other batches. Later calls compute those before again."""
+def time_new_shapes(prepared: "Prepared", request: Message) -> float:
+    """Return the milliseconds of the first call that computes other batches. Then go back to the batches before."""
     from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
     from triglot.shared.model.config import ModelConfig  # noqa: PLC0415

@@ -185,9 +185,9 @@ class PackedMaskedLM(nn.Module):
 
 
 def with_spares(array: np.ndarray) -> np.ndarray:
-    """Return an array of packed tokens, (N, ...), with copies of the last one up to a size that recurs, if N is large.
+    """Return an array of packed tokens, (N, ...), and if N is large, copies of the last one up to a size that recurs.
 
-    Otherwise each large batch would take memory of another size, which glibc does not find among what it has freed.
+    Otherwise each large batch would need blocks of another size, and memory that was freed could not be used again.
     """
     number = len(array)
     size = bucket(number, SIZES) if number >= LARGE else number

@@ -26,6 +26,8 @@ RULES: Mapping[str, Mapping[str, Any]] = {
 # By default padiff replaces functions of both frameworks in the whole process, to name those that differ.
 _LEAVE_FRAMEWORKS_ALONE = {"PADIFF_API_CHECK": "OFF", "PADIFF_TENSOR_METHOD": "OFF"}
 
+_DEFAULT_PRINT_OPTIONS: Mapping[str, Mapping[str, Any]] = {"torch": {"profile": "default"}, "paddle": {"precision": 8}}
+
 
 def complaints(framework: str, model: Model, checkpoint: Checkpoint, batch: Batch) -> dict[str, bool]:
     """Return which rules complain about ``model``, the implementation of ``checkpoint`` in ``framework``.
@@ -71,7 +73,12 @@ def _imported() -> Generator[Any]:
     sys.path.insert(0, folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            yield importlib.import_module("padiff")
+            is_new = "padiff" not in sys.modules
+            padiff = importlib.import_module("padiff")
+            if is_new:  # its import makes both frameworks print ten digits
+                for framework, options in _DEFAULT_PRINT_OPTIONS.items():
+                    importlib.import_module(framework).set_printoptions(**options)
+            yield padiff
     finally:
         sys.path.remove(folder)
 

@@ -136,7 +136,13 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
     def judge(truth: Truth) -> list[Row]:
         judgements = [
             judge_value(
-                *(method, results[method], truth.values[name], truth.noise[name], name, subject, config),
+                method,
+                results[method],
+                truth.values[name],
+                truth.noise[name],
+                name,
+                subject,
+                config,
                 selected[name],
                 narrow=False,
             )

@@ -116,8 +116,8 @@ class DerivativeTrial:
         for name, method in methods_of(config).items():
             key = f"{TRAINED}{method.removeprefix(f'{API}.')}"
             places = judged_tokens(name, self._batch, config)
-            truth_and_noise = outputs.values[name], outputs.noise[name]
-            yield judge_value(key, results.get(key), *truth_and_noise, name, subject, config, places)
+            value, noise = outputs.values[name], outputs.noise[name]
+            yield judge_value(key, results.get(key), value, noise, name, subject, config, places)
 
     def _mismatch(self, results: Results, name: str, dtype: str) -> str:
         """Return how the loss or a gradient differs from what was expected; empty if shape and dtype are right."""

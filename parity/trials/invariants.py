@@ -157,8 +157,13 @@ class InvariantTrial:
         def judge(truth: Truth) -> list[Judgement]:
             return [
                 judge_value(
-                    *(self._label(name), results.get(method), truth.values[name], truth.noise[name]),
-                    *(name, subject, config),
+                    self._label(name),
+                    results.get(method),
+                    truth.values[name],
+                    truth.noise[name],
+                    name,
+                    subject,
+                    config,
                 )
                 for name, method in methods_of(config).items()
             ]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from triglot import impls
 from triglot.shared.model import schema
@@ -87,7 +86,6 @@ def run_page(page, command):
 def test_the_page_runs_and_prints_what_it_shows(path, command, workplace, pytestconfig):
     if set(pytestconfig.getoption("--frameworks").split(",")) != set(impls.FRAMEWORKS):
         pytest.skip("the tutorials run in all frameworks")
-    torch.set_printoptions(profile="default")  # a library that an earlier test imported may have changed them
     with np.printoptions():  # restore what the page sets
         run_page(path.read_text(), command)
 

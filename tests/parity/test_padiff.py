@@ -2,6 +2,8 @@
 
 import sys
 
+import torch
+
 from triglot.impls import build
 from triglot.parity.audit import padiff
 from triglot.parity.audit.catalogue import BUGS
@@ -25,6 +27,7 @@ def test_padiff_passes_correct_code_and_catches_a_gross_bug(framework, make_chec
     with planted(framework, bug.file, bug.change(framework)) as mutant:
         assert padiff.complaints(framework, mutant(checkpoint, "float32", "eager"), checkpoint, batch)[STRICT]
     assert sys.path == path
+    assert str(torch.tensor(1 / 3)) == "tensor(0.3333)", "padiff changed how PyTorch prints"
     assert "AutoDiff" not in capfd.readouterr().out
 
 
