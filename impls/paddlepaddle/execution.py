@@ -10,14 +10,14 @@ Shapes: B batch, S source length, T target length, D hidden size.
 
 import copy
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import paddle
 from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
-from paddle.utils import flatten, pack_sequence_as
+from paddle.utils import flatten, map_structure, pack_sequence_as
 
 from triglot.shared.environment import threads
 from triglot.shared.errors import FrameworkError
@@ -101,10 +101,13 @@ class _Deployed(nn.Layer):
         self.transformer = transformer
         self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
-        self.outputs: Any = None
+        self.structure: Any = None
 
-    def forward(self, inputs: dict[str, Tensor]) -> Any:
-        return flatten(self.program(self.transformer, inputs))
+    def forward(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+        """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
+        outputs = self.program(self.transformer, inputs)
+        self.structure = map_structure(lambda _: 0, outputs)
+        return flatten(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the program."""
@@ -115,14 +118,13 @@ class _Deployed(nn.Layer):
             if self.converts:
                 self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
             self.predictor = self._build(inputs)
-            self.outputs = self.program(self.transformer, inputs)  # their structure: the engine returns a flat list
             self.transformer = original
         for name in self.names:
             self.predictor.get_input_handle(name).share_external_data(inputs[name])
         self.predictor.run()
         handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
         outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
-        return pack_sequence_as(self.outputs, outputs)
+        return pack_sequence_as(self.structure, outputs)
 
     def _build(self, inputs: Mapping[str, Tensor]) -> inference.Predictor:
         # The engine refuses an input that nothing reads.

@@ -83,6 +83,9 @@ class Packed:
         return {name: paddle.to_tensor(array) for name, array in arrays.items()}
 
 
+# ``not_to_static``: the programs have no ``if`` or loop over tensors in Python and read no unknown size from ``shape``,
+# so Paddle need not rewrite their source, which would take seconds at the first call.
+@paddle.jit.not_to_static
 def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the output of the encoder, (B, S, D). ``inputs``: also those of ``Packed.packing``."""
     valid, tokens = inputs["valid"], inputs["tokens"]
@@ -96,6 +99,7 @@ def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     return unpacked(transformer.encoder(x, inputs), tokens, valid)
 
 
+@paddle.jit.not_to_static
 def run(transformer: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the output of the encoder, and the outputs of the heads by name. ``inputs``: as in ``encode``."""
     x = encode(transformer, inputs)
@@ -123,12 +127,12 @@ class PackedAttention(nn.Layer):
         projected = self.query(query), self.key(query), self.value(query)
         # The loop is part of the program, which serves any number of groups. The first group is outside, because the
         # engine cannot begin with a context of no tokens.
-        group = paddle.zeros([1], "int64")
-        context = self.attend(*projected, groups, group)
-        group = group + 1
-        while group < paddle.shape(groups["rows"])[0]:
-            context = paddle.concat([context, self.attend(*projected, groups, group)])
-            group = group + 1
+        first, end = paddle.zeros([1], "int64"), paddle.shape(groups["rows"])[0]
+        _, context = paddle.static.nn.while_loop(
+            lambda group, _: group < end,
+            lambda group, context: [group + 1, paddle.concat([context, self.attend(*projected, groups, group)])],
+            [first + 1, self.attend(*projected, groups, first)],
+        )
         output = self.output(context)
         return functional.relu(output) if self.config.attention_output_activation == "relu" else output, None
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,7 +53,13 @@ class ForwardTrial:
                 if check.methods and not results.fatal:
                     yield failure(subject, API, results)
             else:
-                yield from self._judge(subject, truth, noise, results)
+                yield from map(self._with_inputs, self._judge(subject, truth, noise, results))
+
+    def _with_inputs(self, row: Row) -> Row:
+        """Name the inputs of a divergence that appears under another check, such as ``local``."""
+        if row.verdict != "diverged" or self.name in (END_TO_END, row.check):
+            return row
+        return replace(row, reason=f"{row.reason}, on the inputs of {self.name}")
 
     def _judge(self, subject: Subject, truth: Truth, noise_of_steps: Results, results: Results) -> Iterator[Row]:
         """Judge what a framework gives. What exceeds its budget is judged again, with noise from more runs.
