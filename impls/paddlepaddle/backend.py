@@ -1,8 +1,8 @@
 """A framework behind the facade (``impls/model.py``): the weights of a model, its programs, and tensors in and out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,17 @@ class Backend:
         else:
             self.encode = in_mode(mode, execution.encode, self.transformer)
             self.run = in_mode(mode, execution.run, self.transformer)
-        self.trace = in_mode(mode, execution.trace, self.transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.
         self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
         self.generator = Generator(self.transformer)
-        if mode != "eager":
+        if mode != "eager" and self.config.kind == "encoder_decoder":
             self.generator.compile()
+
+    @cached_property
+    def trace(self) -> Callable[..., Any]:
+        """The program that returns every named value. Made when it is needed: only parity calls it."""
+        return in_mode(self.mode, execution.trace, self.transformer)
 
     @contextmanager
     def computing(self, workload: str) -> Iterator[None]:
