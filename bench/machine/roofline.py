@@ -147,12 +147,13 @@ def _no_wait() -> None:
 
 def _torch_calls(dtype: str, device: str) -> _Calls:
     torch: Any = importlib.import_module("torch")
+    packed: Any = importlib.import_module("triglot.impls.pytorch.packed")
     a, b = (torch.randn(SIZES[device], SIZES[device], device=device).to(getattr(torch, dtype)) for _ in range(2))
     source = torch.ones(COPIED[device], device=device)
     target = torch.empty_like(source)
     wait = torch.cuda.synchronize if device == "cuda" else _no_wait
     products: list[Callable[[], Any]] = [lambda: a @ b]
-    if device == "cpu" and dtype in ("float32", "bfloat16"):
+    if device == "cpu" and dtype in ("float32", "bfloat16") and packed.has_kernels(dtype):
         # MKL, which computes a @ b, is slow on processors that Intel did not make. oneDNN, with the matrix laid out for
         # its kernels, was 2.6 times as fast on an AMD EPYC of 2024.
         matrix = torch.ops.mkldnn._reorder_linear_weight(b, None)

@@ -35,8 +35,8 @@ class Packed:
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config
-        self.encode_padded = execution.in_mode("jit", execution.encode, transformer)
-        self.run_padded = execution.in_mode("jit", execution.run, transformer)
+        self.encode_padded = compiled(execution.encode, transformer)
+        self.run_padded = compiled(execution.run, transformer)
         packed: Any = nnx.clone(transformer, variables=False)
         for layer in packed.encoder.layers:
             layer.attention = PackedAttention(layer.attention)
@@ -66,7 +66,8 @@ class Packed:
         if self.token_heads:
             heads |= {name: unpacked(scores, packing.tokens, shape) for name, scores in self.token_heads(x).items()}
         if self.row_heads:
-            heads |= self.row_heads(*widened(output, inputs["valid"]))
+            results = self.row_heads(*widened(output, inputs["valid"]))
+            heads |= {name: first_rows(result, shape[0]) for name, result in results.items()}
         return output, {name: heads[name] for name in self.config.heads_on_top}
 
     def encode_packed(self, inputs: Mapping[str, Array]) -> tuple[Packing, Array]:
@@ -105,7 +106,7 @@ def score_rows(transformer: Transformer, x: Array, valid: Array) -> dict[str, Ar
 
 
 class PackedAttention(nnx.Module):
-    """Self-attention, row by row. It shares the weights of the layer that it takes the place of."""
+    """Self-attention, row by row. It shares the weights of the layer that it replaces."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         self.config = attention.config
@@ -119,7 +120,7 @@ class PackedAttention(nnx.Module):
         config = self.config
         projected = self.query(query), self.key(key), self.value(value)
         context = jnp.zeros((len(query), config.heads * config.value_size), query.dtype)
-        # Each loop runs as often as the batch has such rows, so one program serves every batch of N tokens.
+        # Each loop runs once for each row of its window length, so one program serves every batch of N tokens.
         for i, length in enumerate(window_lengths(len(query), config.source_max_length)):
             attend = partial(self.attend, projected=projected, windows=windows, length=length)
             context = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], attend, context)
@@ -127,7 +128,7 @@ class PackedAttention(nnx.Module):
         return jax.nn.relu(output) if config.attention_output_activation == "relu" else output, None
 
     def attend(self, row: Array, context: Array, projected: Sequence[Array], windows: Windows, length: int) -> Array:
-        """Return the context, (N, H * V), with that of a row filled in. The window of the row has ``length`` tokens.
+        """Return ``context``, (N, H * V), with the context of one row filled in. Its window has ``length`` tokens.
 
         projected: queries and keys, (N, H * K), and values, (N, H * V).
         """
@@ -137,7 +138,7 @@ class PackedAttention(nnx.Module):
         own = (place >= 0) & (place < windows.lengths[row])
 
         def read(x: Array) -> Array:
-            # A weight of zero would not hide a NaN of another row.
+            # Other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
             x = jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, length), 0.0)
             return x.reshape(length, config.heads, -1).swapaxes(0, 1)
 
@@ -169,7 +170,7 @@ def with_heads(transformer: Transformer, names: Collection[str]) -> Transformer:
 
 
 def gains_nothing(valid: Array) -> bool:
-    """Return whether a batch has no padding and a shape of few. Then the program of mode "jit" is the fastest."""
+    """Return whether a batch has no padding, and a shape from the buckets. Then padded programs are faster."""
     rows, length = valid.shape
     recurs = length == bucket(length, WINDOW_STEPS) and rows * length == bucket(rows * length)
     return recurs and bool(np.asarray(valid).all())
@@ -189,8 +190,14 @@ def unpacked(x: Array, tokens: np.ndarray, shape: Sequence[int]) -> Array:
 
 
 def widened(x: Any, valid: Any) -> tuple[Any, Any]:
-    """Return x and valid with padding up to a bucket of lengths. x: (B, S, D). valid: bool (B, S)."""
-    missing = bucket(valid.shape[1], WINDOW_STEPS) - valid.shape[1]
-    if not missing:
+    """Return x and valid with padding up to buckets of rows and of lengths. x: (B, S, D). valid: bool (B, S)."""
+    rows, length = valid.shape
+    missing = (0, bucket(rows, WINDOW_STEPS) - rows), (0, bucket(length, WINDOW_STEPS) - length)
+    if missing == ((0, 0), (0, 0)):
         return x, valid
-    return np.pad(x, ((0, 0), (0, missing), (0, 0))), np.pad(valid, ((0, 0), (0, missing)))
+    return np.pad(x, (*missing, (0, 0))), np.pad(valid, missing)
+
+
+def first_rows(x: Array, rows: int) -> Array:
+    """Return the first rows of x."""
+    return x if len(x) == rows else jax.device_put(np.asarray(x)[:rows], x.device)

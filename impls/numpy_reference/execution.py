@@ -1,7 +1,7 @@
 """The programs of a model, run as they are written or compiled.
 
 "eager": operation by operation. "jit": compiled by the framework at the first call; weights may change, and gradients
-flow. "compiled": compiled for deployment, the fastest mode; the weights are compiled in.
+flow. "compiled": compiled for deployment, the fastest mode; weights must not change afterwards.
 
 Every program takes the arrays of a batch by name (``Batch.arrays``).
 

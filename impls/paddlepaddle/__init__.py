@@ -2,10 +2,17 @@
 
 import contextlib
 import io
+import os
 import warnings
+
+_threads = os.environ.get("OMP_NUM_THREADS")
 
 # The import prints notes about threads and a missing ccache on standard error. They do not concern users of Triglot,
 # and would hide the messages that do.
 with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import paddle as paddle
+
+# If it is unset, the import sets it to 1, also for the inference engine and for frameworks that are imported later.
+if _threads is None:
+    os.environ.pop("OMP_NUM_THREADS", None)

@@ -1,7 +1,7 @@
 """The programs of a model, run as they are written or compiled.
 
 "eager": operation by operation. "jit": compiled by the framework at the first call; weights may change, and gradients
-flow. "compiled": compiled for deployment, the fastest mode; the weights are compiled in.
+flow. "compiled": compiled for deployment, the fastest mode; weights must not change afterwards.
 
 Every program takes the arrays of a batch by name (``Batch.arrays``).
 
@@ -10,6 +10,7 @@ Shapes: B batch, S source length, T target length, D hidden size.
 
 import copy
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -102,6 +103,7 @@ class _Deployed(nn.Layer):
         self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
+        self.lock = threading.Lock()
 
     def forward(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
         """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
@@ -110,7 +112,11 @@ class _Deployed(nn.Layer):
         return flatten(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Run the program."""
+        """Run the program. The engine has one set of inputs and outputs, so threads take turns."""
+        with self.lock:
+            return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> Any:
         if self.converts:
             inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
         if self.predictor is None:

@@ -59,7 +59,7 @@ class Packed:
 
         "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
         "starts" and "padded_starts", (n + 1,): where each group begins among the N tokens, and among the P tokens of
-        all padded groups. "places", (P, 1): the packed token that stands at each of these. "allowed", bool (P,): True
+        all padded groups. "places", (P, 1): the index of the packed token at each of them. "allowed", bool (P,): True
         for real tokens. "real", (N, 2): the row and the column of each real token in its group.
         """
         packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
@@ -124,7 +124,7 @@ class PackedAttention(nn.Layer):
 
         ``groups``: see ``Packed.packing``.
         """
-        projected = self.query(query), self.key(query), self.value(query)
+        projected = self.query(query), self.key(key), self.value(value)
         # The loop is part of the program, which serves any number of groups. The first group is outside, because the
         # engine cannot begin with a context of no tokens.
         first, end = paddle.zeros([1], "int64"), paddle.shape(groups["rows"])[0]

@@ -18,7 +18,7 @@ from triglot.shared.training.plan import Moments, Plan
 from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
-from .packed import Packed
+from .packed import Packed, has_kernels
 from .transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,7 +43,7 @@ class Backend:
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
         self.transformer.eval()
-        if mode == "compiled" and can_pack(self.config, device, dtype):
+        if mode == "compiled" and can_pack(self.config, device, dtype) and has_kernels(dtype):
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:

@@ -31,8 +31,8 @@ from .transformer import Transformer
 # Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
-LARGE = 2048  # tokens. A batch of so many takes megabytes in each step.
-SIZES = 32  # an octave: they add 1 % on average
+LARGE = 2048  # tokens; a batch of at least so many gets spare tokens, see ``with_spares``
+SIZES = 32  # between one power of two and the next; the spare tokens add 1 % on average
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -66,7 +66,8 @@ class Packed:
         packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
         number = len(packing.tokens)
         tokens, positions = (torch.from_numpy(with_spares(array)) for array in (packing.tokens, packing.positions))
-        packed = {name: array.flatten(0, 1)[tokens] for name, array in inputs.items()}
+        names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
+        packed = {name: inputs[name].flatten(0, 1)[tokens] for name in names}
         x = packed["source"]
         if self.embeddings is not None:  # each token is a row of its own, which begins at its position
             ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
@@ -182,6 +183,12 @@ class PackedMaskedLM(nn.Module):
         tokens = valid.flatten().nonzero()[:, 0]
         scores = self.decoder(self.norm(self.transform(x.flatten(0, 1)[tokens])))
         return unpacked(scores, tokens, valid.shape)
+
+
+def has_kernels(dtype: str) -> bool:
+    """Return whether this build of PyTorch has oneDNN, with kernels for a number format on this processor."""
+    onednn = torch.backends.mkldnn.is_available()
+    return onednn and (dtype != "bfloat16" or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def with_spares(array: np.ndarray) -> np.ndarray:

@@ -12,15 +12,16 @@ import numpy as np
 from triglot.shared.arrays import Array, Int32s
 
 SMALLEST = 16
-TOKEN_STEPS = 8  # buckets an octave: they add 5 % on average, 12 % at most
+TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5 % on average, 12 % at most
 WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
 
 
 class Windows(NamedTuple):
     """Where the rows are among N packed tokens, in arrays whose shapes follow from N. JAX takes them as an argument.
 
-    ``starts``, ``lengths``: int32 (N,), of each row, longest first; zeros follow. ``bounds``: int32 (C + 1,); windows
-    of the C lengths, longest first, read the rows from one bound to the next.
+    ``starts``, ``lengths``: int32 (N,), the start and the length of each row, longest first, then zeros. ``bounds``:
+    int32 (C + 1,). There are C window lengths, longest first; windows of length number i read the rows from
+    ``bounds[i]`` to ``bounds[i + 1]``.
     """
 
     starts: Int32s
@@ -29,7 +30,7 @@ class Windows(NamedTuple):
 
 
 def bucket(number: int, steps: int = TOKEN_STEPS) -> int:
-    """Return ``number`` rounded up to one of ``steps`` sizes an octave, all multiples of ``SMALLEST``."""
+    """Return ``number`` rounded up to one of ``steps`` sizes per power of two, all multiples of ``SMALLEST``."""
     octave = 1 << (number - 1).bit_length() >> 1  # the largest power of two below the number
     step = max(octave // steps, SMALLEST)
     return max(-(-number // step) * step, SMALLEST)

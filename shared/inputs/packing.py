@@ -14,11 +14,11 @@ import numpy as np
 from triglot.shared.arrays import Array, Bools
 from triglot.shared.model.config import ModelConfig
 
-# The number formats for which the packed encoders exist. They are faster in no other one.
+# The number formats that the packed encoders support. In others they would not be faster.
 DTYPES = ("float32", "bfloat16")
 
-# A group has at least so many rows, if the batch does, and takes in all rows of equal length. With fewer, attention is
-# called too often; with more, short rows are padded too far.
+# A group has at least this many rows, if so many are left, and every row that is as long as its longest. With fewer,
+# attention is called too often; with more, short rows are padded too far.
 LEAST_ROWS = 4
 
 
