@@ -46,6 +46,13 @@ class LargeScores(Wrong):
         return self.model.trace(batch, {**replaced, name: query * query.dtype.type(1.001)})
 
 
+class LargeScoresOfOneToken(LargeScores):
+    """The same, in rows of one token only."""
+
+    def trace(self, batch, replaced):
+        return (super() if batch.valid.shape[1] == 1 else self.model).trace(batch, replaced)
+
+
 class FailsOnItsOwnValues(Wrong):
     """Fails unless its values are replaced."""
 
@@ -134,6 +141,13 @@ def test_a_wrong_step_is_named_even_if_steps_are_not_selected(make_checkpoint):
     report = report_on(LargeScores, make_checkpoint("bert-base-tiny"), ["forward"])
     first = report.first_divergence["torch"]
     assert (first.name, first.kind) == ("encoder.layers.0.attention.scores", "local")
+
+
+def test_the_inputs_of_a_divergence_are_named(make_checkpoint):
+    report = report_on(LargeScoresOfOneToken, make_checkpoint("bert-base-tiny"), ["forward", "steps"])
+    (sentence,) = report.divergences
+    assert "encoder.layers.0.attention.scores (local)" in sentence
+    assert sentence.endswith("on the inputs of length_one")
 
 
 def test_invariants_without_a_base_are_not_judged(make_checkpoint):
