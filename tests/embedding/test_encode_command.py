@@ -117,6 +117,12 @@ def test_ctrl_c(sentence_folder, texts, workplace):
 
 REFUSED = {
     "existing": (("texts.txt", "texts.txt"), "cannot write texts.txt.*also an input"),
+    "unfinished vectors": (("out.npy.part", "out.npy"), "cannot write out.npy.part.*also an input"),
+    "unfinished record": (
+        ("out.npy.part.json", "out.npy", "--resume"),
+        "cannot write out.npy.part.json.*also an input",
+    ),
+    "long name": (("texts.txt", "x" * 246), "its name has 256 bytes, expected at most 255; shorten it"),
     "existing vectors": (("texts.txt", "old.npy"), "old.npy already exists; remove it, or choose another"),
     "no texts": (("none.txt", "out.npy"), "none.txt is not a file"),
     "not UTF-8": (("bad.txt", "out.npy"), "line 1 of bad.txt is not UTF-8"),
@@ -131,6 +137,9 @@ def test_what_is_refused(kind, sentence_folder, texts, command):
     arguments, pattern = REFUSED[kind]
     texts.with_name("bad.txt").write_bytes(b"\xff\n")
     texts.with_name("old.npy").write_bytes(b"")
+    for name in ("out.npy.part", "out.npy.part.json"):
+        if name in arguments:
+            texts.with_name(name).write_text("a text\n")
     with unchanged(texts.parent):
         assert_refused(command("encode", sentence_folder, *arguments), pattern)
 
