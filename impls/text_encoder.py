@@ -12,6 +12,7 @@ import numpy as np
 from triglot import impls
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.environment import threads
 from triglot.shared.errors import InputError
 from triglot.shared.inputs.encoder import padded_batches
 from triglot.shared.inputs.tokenizer import TextTokenizer
@@ -53,7 +54,10 @@ class TextEncoder:
         self._batch_tokens = batch_tokens
 
     def settings(self, prompt: str | None = None) -> dict[str, Any]:
-        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs."""
+        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs.
+
+        ``threads`` is the number that frameworks were told to use: see ``limit_threads``.
+        """
         return {
             "model": self.digest,
             "config": self.config.to_dict(),
@@ -62,6 +66,8 @@ class TextEncoder:
             "prompt": self.prompt(prompt),
             "batch_tokens": self._batch_tokens,
             **self._running,
+            "version": impls.version(self._running["framework"]),
+            "threads": threads(),
         }
 
     @property

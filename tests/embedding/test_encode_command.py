@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from refusals import assert_refused, unchanged
 
-from triglot import Embedder
+from triglot import Embedder, impls, vector_file
 from triglot.impls import text_encoder
+from triglot.shared.environment import THREAD_VARIABLES, thread_settings
 from triglot.shared.inputs.text import sentences
 
 KILLS = 5
@@ -41,7 +42,7 @@ def test_options(sentence_folder, texts, command, tokenizer):
     objects = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
     texts.with_name("texts.jsonl").write_text(objects)
     options = ("--field", "body", "--prompt", "passage", "--dtype", "bfloat16", "--batch-tokens", "500")
-    more = ("--tokenizer", tokenizer, "--json", "-", "--threads", "1")
+    more = ("--tokenizer", tokenizer, "--json", "-")
     code, out, _ = command("encode", sentence_folder, "texts.jsonl", "out.npy", *options, *more)
     assert code == 0
     result = json.loads(out)
@@ -50,6 +51,72 @@ def test_options(sentence_folder, texts, command, tokenizer):
     model = Embedder(sentence_folder, dtype="bfloat16", batch_tokens=500)
     np.testing.assert_array_equal(np.load("out.npy"), model.encode(TEXTS, prompt="passage"))
     assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
+
+
+REPORT_THREADS = """
+from triglot import cli
+
+try:
+    cli.main()
+finally:
+    import torch
+    print(torch.get_num_threads())
+"""
+
+
+def test_threads(sentence_folder, workplace):
+    """The framework uses one thread if the command says so. Without it, PyTorch uses one per core."""
+    (workplace / "texts.txt").write_text("")
+    options = ("--framework", "torch", "--mode", "eager", "--threads", "1", "--quiet")
+    command = [sys.executable, "-c", REPORT_THREADS, "encode", str(sentence_folder), "texts.txt", "out.npy", *options]
+    variables = {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout == "1\n"
+
+
+COUNT_TOKENIZER_THREADS = """
+import os, sys
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file(sys.argv[1])
+before = len(os.listdir("/proc/self/task"))
+tokenizer.encode_batch_fast(["one", "two"])
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process")
+def test_threads_of_the_tokenizer(tokenizer):
+    command = [sys.executable, "-c", COUNT_TOKENIZER_THREADS, str(tokenizer)]
+    variables = {**os.environ, **thread_settings(3), "TOKENIZERS_PARALLELISM": "true"}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout == "3\n"
+
+
+def test_a_run_resumes_only_with_the_same_number_of_threads(sentence_folder, texts, command, monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")  # the command changes them
+    monkeypatch.setattr(vector_file.VectorFile, "complete", interrupted)
+    assert command("encode", sentence_folder, texts, "out.npy", "--threads", "1")[0] == 130
+    with unchanged(texts.parent):
+        result = command("encode", sentence_folder, texts, "out.npy", "--threads", "2", "--resume")
+        assert_refused(result, "threads is 2, but the interrupted run has 1")
+    monkeypatch.setattr(impls, "version", lambda _: "0.0")
+    with unchanged(texts.parent):
+        result = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
+        assert_refused(result, "version is '0.0', but the interrupted run has")
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+
+def test_a_tokenizer_that_is_removed_during_the_run(sentence_folder, texts, command, monkeypatch):
+    def remove_and_complete(file):
+        (sentence_folder / "tokenizer.json").unlink()
+        complete(file)
+
+    complete = vector_file.VectorFile.complete
+    monkeypatch.setattr(vector_file.VectorFile, "complete", remove_and_complete)
+    assert command("encode", sentence_folder, texts, "out.npy", "--quiet") == (0, "", "")
 
 
 # Small windows, and a pause after each of them, in which a signal can arrive.

@@ -76,6 +76,7 @@ def encode(
         tokenizer=tokenizer,
         batch_tokens=batch_tokens,
     )
+    settings = embedder.settings(prompt)
     source = read_texts(texts, field)
     unwritten: deque[str] = deque()
 
@@ -84,7 +85,7 @@ def encode(
             unwritten.append(text)
             yield text
 
-    with VectorFile(target, embedder.size, embedder.settings(prompt), resume=resume) as file:
+    with VectorFile(target, embedder.size, settings, resume=resume) as file:
         file.skip(source)
         earlier, begin = file.rows, time.perf_counter()
         try:
@@ -106,7 +107,7 @@ def encode(
         "size": embedder.size,
         "encoded_now": file.rows - earlier,
         "seconds": seconds,
-        "settings": embedder.settings(prompt),
+        "settings": settings,
     }
     write_json(json_file, result)
     if shows_tables(json_file, quiet=quiet):
