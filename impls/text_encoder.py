@@ -27,7 +27,8 @@ class TextEncoder:
     ``tokenizer``: the file ``tokenizer.json``. ``framework``, ``mode``, ``dtype`` and ``device`` are those of
     ``impls.build``. ``batch_tokens``: the most tokens in a batch, padding included.
 
-    Texts of similar length share a batch. Longer texts than the model allows are cut.
+    Texts of similar length share a batch. Longer texts than the model allows are cut. A text without any token, such as
+    an empty text without special tokens, becomes a vector of zeros.
 
     Raises:
         InputError: the tokenizer cannot be read, or the package ``tokenizers`` is not installed.
@@ -132,7 +133,7 @@ class TextEncoder:
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> Array:
         """Return the vectors of tokenized texts."""
-        vectors = np.empty((len(rows), self.size), np.float32)
+        vectors = np.zeros((len(rows), self.size), np.float32)
         for places in _batches([len(row) for row in rows], self._batch_tokens):
             (batch,) = padded_batches(self.config, [rows[place] for place in places], len(places))
             vectors[places] = self._model.heads(batch.source, batch.valid)["sentence_embedding"]
@@ -167,11 +168,11 @@ def _checked(number: int, text: str, prompt: str) -> str:
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Yield the places of rows of these lengths, longest first, in batches of at most so many tokens with padding.
 
-    A batch has at least one row.
+    A batch has at least one row. Rows without tokens are in no batch.
     """
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
-        rows = max(1, batch_tokens // max(1, lengths[order[start]]))
+        rows = max(1, batch_tokens // lengths[order[start]])
         yield order[start : start + rows]
         start += rows
