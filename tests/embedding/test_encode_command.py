@@ -16,7 +16,7 @@ from triglot.impls import text_encoder
 from triglot.shared.environment import THREAD_VARIABLES, thread_settings
 from triglot.shared.inputs.text import sentences
 
-KILLS = 5
+KILLS = 2
 TEXTS = sentences(300)
 
 
@@ -119,13 +119,16 @@ def test_a_tokenizer_that_is_removed_during_the_run(sentence_folder, texts, comm
     assert command("encode", sentence_folder, texts, "out.npy", "--quiet") == (0, "", "")
 
 
+WINDOW = 32
+SMALL_BATCHES = ("--batch-tokens", "512", "--quiet")
+
 # Small windows, and a pause after each of them, in which a signal can arrive.
 SLOWLY = """
 import time
 from triglot import cli, vector_file
 from triglot.impls import text_encoder
 
-text_encoder.WINDOW = 8
+text_encoder.WINDOW = {window}
 append = vector_file.VectorFile.append
 
 def append_and_wait(*arguments):
@@ -137,10 +140,10 @@ cli.main()
 """
 
 
-def start(folder, texts, target, *options):
-    """Start the command in a process of its own."""
-    command = [sys.executable, "-c", SLOWLY, "encode", folder, texts, target, "--batch-tokens", "64", "--quiet"]
-    return subprocess.Popen([*map(str, command), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments):
+    """Start the command in a separate process."""
+    command = [sys.executable, "-c", SLOWLY.format(window=WINDOW), "encode", *arguments, *SMALL_BATCHES]
+    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def interrupt(process, record, number, rows):
@@ -158,9 +161,9 @@ def interrupt(process, record, number, rows):
     return json.loads(record.read_text())["rows"], err
 
 
-def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace):
-    _, err = (undisturbed := start(sentence_folder, texts, "undisturbed.npy")).communicate()
-    assert (undisturbed.returncode, err) == (0, "")
+def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace, command, monkeypatch):
+    monkeypatch.setattr(text_encoder, "WINDOW", WINDOW)
+    assert command("encode", sentence_folder, texts, "undisturbed.npy", *SMALL_BATCHES) == (0, "", "")
     record, rows = workplace / "killed.npy.part.json", 0
     for _ in range(KILLS):
         killed = start(sentence_folder, texts, "killed.npy", "--resume")
@@ -179,7 +182,9 @@ def test_ctrl_c(sentence_folder, texts, workplace):
     process = start(sentence_folder, texts, "out.npy")
     rows, err = interrupt(process, workplace / "out.npy.part.json", signal.SIGINT, 0)
     assert process.returncode == 130
-    assert err == f"triglot: {rows} texts are encoded; continue with --resume\ntriglot: interrupted\n"
+    # The signal may arrive after vectors are counted on disk, and before the process knows it.
+    message = "triglot: {} texts are encoded; continue with --resume\ntriglot: interrupted\n"
+    assert err in {message.format(rows), message.format(rows - WINDOW)}
 
 
 REFUSED = {
