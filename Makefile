@@ -23,7 +23,7 @@
 # make startup      measure how long the command takes to start
 # make checkpoints  measure how long checkpoints of 0.4 and 6 GB take to open
 # make porting      measure how long ports of 0.4 and 5 GB take, and how much memory they need
-# make embedding    compare text to vectors with sentence-transformers (ten minutes)
+# make embedding    compare text to vectors with sentence-transformers (about 15 minutes)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

@@ -12,6 +12,7 @@ import numpy as np
 from triglot import impls
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.environment import threads
 from triglot.shared.errors import InputError
 from triglot.shared.inputs.encoder import padded_batches
 from triglot.shared.inputs.tokenizer import TextTokenizer
@@ -26,7 +27,8 @@ class TextEncoder:
     ``tokenizer``: the file ``tokenizer.json``. ``framework``, ``mode``, ``dtype`` and ``device`` are those of
     ``impls.build``. ``batch_tokens``: the most tokens in a batch, padding included.
 
-    Texts of similar length share a batch. Longer texts than the model allows are cut.
+    Texts of similar length share a batch. Longer texts than the model allows are cut. A text without any token, such as
+    an empty text without special tokens, becomes a vector of zeros.
 
     Raises:
         InputError: the tokenizer cannot be read, or the package ``tokenizers`` is not installed.
@@ -53,7 +55,10 @@ class TextEncoder:
         self._batch_tokens = batch_tokens
 
     def settings(self, prompt: str | None = None) -> dict[str, Any]:
-        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs."""
+        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs.
+
+        ``threads`` is the number that frameworks were told to use: see ``limit_threads``.
+        """
         return {
             "model": self.digest,
             "config": self.config.to_dict(),
@@ -62,6 +67,8 @@ class TextEncoder:
             "prompt": self.prompt(prompt),
             "batch_tokens": self._batch_tokens,
             **self._running,
+            "version": impls.version(self._running["framework"]),
+            "threads": threads(),
         }
 
     @property
@@ -126,7 +133,7 @@ class TextEncoder:
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> Array:
         """Return the vectors of tokenized texts."""
-        vectors = np.empty((len(rows), self.size), np.float32)
+        vectors = np.zeros((len(rows), self.size), np.float32)
         for places in _batches([len(row) for row in rows], self._batch_tokens):
             (batch,) = padded_batches(self.config, [rows[place] for place in places], len(places))
             vectors[places] = self._model.heads(batch.source, batch.valid)["sentence_embedding"]
@@ -161,11 +168,11 @@ def _checked(number: int, text: str, prompt: str) -> str:
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Yield the places of rows of these lengths, longest first, in batches of at most so many tokens with padding.
 
-    A batch has at least one row.
+    A batch has at least one row. Rows without tokens are in no batch.
     """
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
-        rows = max(1, batch_tokens // max(1, lengths[order[start]]))
+        rows = max(1, batch_tokens // lengths[order[start]])
         yield order[start : start + rows]
         start += rows

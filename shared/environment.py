@@ -8,7 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    "NPROC",  # JAX
+    "RAYON_NUM_THREADS",  # the package tokenizers
+)
 
 # For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It
 # makes short calls of PyTorch almost twice as slow, and those of JAX not at all, so a benchmark must not set it.

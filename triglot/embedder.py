@@ -16,7 +16,8 @@ class Embedder(TextEncoder):
     that is installed. ``mode``, ``dtype`` and ``device`` are those of ``triglot.build``. ``batch_tokens``: the most
     tokens in a batch, padding included.
 
-    Texts of similar length share a batch. Longer texts than the model allows are cut.
+    Texts of similar length share a batch. Longer texts than the model allows are cut. A text without any token, such as
+    an empty text without special tokens, becomes a vector of zeros.
 
     Raises:
         ModelNotFoundError: ``model`` does not exist.

@@ -17,7 +17,7 @@ def read_texts(source: str, field: str) -> Iterator[str]:
     A line may be empty: it is an empty text.
 
     Raises:
-        InputError: the file cannot be read, or a line is not UTF-8, or not such an object.
+        InputError: the file cannot be read, or a line is not UTF-8, not such an object, or has a lone surrogate.
     """
     if source == STANDARD_INPUT:
         yield from _lines(sys.stdin.buffer, "standard input")
@@ -70,4 +70,10 @@ def _field(lines: Iterator[str], source: str, field: str) -> Iterator[str]:
                 f"line {number} of {source} is {line!r:.80}; expected an object with a text in {field!r}; name the "
                 "field with --field"
             )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"line {number} of {source} is not Unicode: {error}; remove its lone surrogates"
+            ) from error
         yield text

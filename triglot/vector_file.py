@@ -1,8 +1,8 @@
-"""A ``.npy`` file that grows: vectors that a long run computes, safe from whatever interrupts it.
+"""A ``.npy`` file to which a long run appends vectors, and which survives interruptions.
 
-Until the run is complete, its vectors are in ``NAME.part``, and ``NAME.part.json`` says how many of them are safe and
-what they were made of. Vectors are synced before they are counted. So a process that is killed loses only those that it
-was about to write, and a resumed run continues after the last ones that count.
+Until the run is complete, its vectors are in ``NAME.part``, and ``NAME.part.json`` says how many of them are safe, and
+which texts and settings they come from. Vectors are synced to disk before they are counted. So a process that is killed
+loses only the vectors that it was about to write, and a resumed run continues after the last counted one.
 """
 
 import fcntl
@@ -27,11 +27,16 @@ SCHEMA = "triglot.encode/1"
 RESUME = "add --resume to continue"
 
 
-class VectorFile:
-    """The file ``path``, to which vectors of a ``size`` are appended. A context: ``complete`` gives it its name.
+def unfinished(path: Path) -> tuple[Path, Path]:
+    """Return the two files that hold the vectors of ``path``, and their number, until the run is complete."""
+    return path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
 
-    ``settings`` say what decides the vectors, in JSON types. ``resume`` continues an interrupted run, if there is one:
-    ``rows`` vectors are there, and ``skip`` has to be called with the texts.
+
+class VectorFile:
+    """A context that appends vectors of ``size`` numbers to ``path``.part. ``complete`` renames it to ``path``.
+
+    ``settings``: everything that decides the vectors, in JSON types. ``resume`` continues an interrupted run, if there
+    is one. Then ``rows`` vectors exist already. Call ``skip`` with the texts before ``append``.
 
     Raises:
         OutputError: the file exists or cannot be written, another process writes it, or an interrupted run is in the
@@ -42,10 +47,9 @@ class VectorFile:
     def __init__(self, path: Path, size: int, settings: Mapping[str, Any], *, resume: bool) -> None:
         files.check_writable(path)
         self.path = path
-        self._part = path.with_name(f"{path.name}.part")
-        self._record = path.with_name(f"{path.name}.part.json")
-        if path.exists():
-            raise OutputError(f"{path} already exists; remove it, or choose another file")
+        self._part, self._record = unfinished(path)
+        files.check_writable(self._record)  # its name is the longest
+        self._check_new()
         if self._record.exists() and not resume:
             raise OutputError(f"{self._record} is left from an interrupted run; {RESUME}, or remove the file")
         self._size = size
@@ -54,15 +58,16 @@ class VectorFile:
         record = self._read_record() if self._record.exists() else {"rows": 0, "texts": self._digest.hexdigest()}
         self.rows: int = record["rows"]
         self._earlier_texts: str = record["texts"]
+        self._completed = False
         self._file = self._open()
 
     def __enter__(self) -> "VectorFile":
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._record.exists() and not self._completed:
+            self._part.unlink(missing_ok=True)  # before another process can lock it
         self._file.close()
-        if not self.rows:
-            self._part.unlink(missing_ok=True)
 
     def skip(self, texts: Iterator[str]) -> None:
         """Take the texts whose vectors are there from ``texts``.
@@ -89,24 +94,51 @@ class VectorFile:
         except OSError as error:
             raise OutputError(f"cannot write {self._part}: {error.strerror}; free space, and {RESUME}") from error
         self._add_to_digest(texts)
-        self.rows += len(vectors)
-        self._write_record()
+        rows = self.rows + len(vectors)
+        self._write_record(rows)
+        self.rows = rows
 
     def complete(self) -> None:
-        """Give the file its name.
+        """Rename ``path``.part to ``path``.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written, or ``path`` was created during the run.
         """
         try:
             self._file.seek(0)
             self._write(_header(self.rows, self._size))
             os.fsync(self._file.fileno())
-            os.replace(self._part, self.path)
+            self._rename()
+            self._completed = True
             self._record.unlink(missing_ok=True)
             files.sync(self.path.parent)
+        except FileExistsError as error:
+            raise OutputError(f"{self.path} was created during the run; move it away, and {RESUME}") from error
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {error.strerror}; free space, and {RESUME}") from error
+
+    def _rename(self) -> None:
+        """Rename ``path``.part to ``path``, unless that exists. A plain rename would replace it."""
+        try:
+            os.link(self._part, self.path)
+        except FileExistsError:
+            raise
+        except OSError:  # this file system has no hard links
+            if os.path.lexists(self.path):
+                raise FileExistsError(self.path) from None
+            os.rename(self._part, self.path)
+        else:
+            self._part.unlink()
+
+    def _check_new(self) -> None:
+        if os.path.lexists(self.path):
+            raise OutputError(f"{self.path} already exists; remove it, or choose another file")
+
+    def _check_not_renamed(self, file: FileIO) -> None:
+        """Refuse an open file that another process completed before this one locked it."""
+        if not self._part.exists() or not os.path.samestat(os.fstat(file.fileno()), self._part.stat()):
+            raise OutputError(f"cannot write {self._part}: another process has just completed it; start again")
+        self._check_new()
 
     def _write(self, content: bytes) -> None:
         left = memoryview(content)
@@ -114,17 +146,18 @@ class VectorFile:
             left = left[self._file.write(left) :]
 
     def _open(self) -> FileIO:
-        """Open the growing file behind the last row that counts."""
+        """Open ``path``.part after the last counted row, and lock it."""
         header = _header(0, self._size)
         end = len(header) + self.rows * self._size * 4
         try:
             if self.rows and (not self._part.exists() or self._part.stat().st_size < end):
                 raise InputError(f"{self._part} is shorter than {self._record} says; remove both files")
-            # Without a buffer, whose rest could not be written when the disk is full.
+            # Unbuffered: a buffered file would hold bytes that it cannot write when the disk is full.
             file = FileIO(os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
             with ExitStack() as stack:
                 stack.callback(file.close)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._check_not_renamed(file)
                 file.write(header)
                 file.truncate(end)
                 file.seek(end)
@@ -155,8 +188,8 @@ class VectorFile:
                 )
         return record
 
-    def _write_record(self) -> None:
-        record = {"schema": SCHEMA, "rows": self.rows, "texts": self._digest.hexdigest(), "settings": self._settings}
+    def _write_record(self, rows: int) -> None:
+        record = {"schema": SCHEMA, "rows": rows, "texts": self._digest.hexdigest(), "settings": self._settings}
         with files.writing(self._record) as file:
             file.write(json.dumps(record, indent=1).encode() + b"\n")
 

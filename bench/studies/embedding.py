@@ -1,17 +1,22 @@
-"""Measure text to vectors beside sentence-transformers: ``make embedding``.
+"""Compare the speed of ``triglot.Embedder`` with sentence-transformers: ``make embedding``.
 
 Every arm turns the same 10,000 sentences of the Python manual into vectors, with the same model (MiniLM), on the same
-threads. Each turn is a fresh process: it loads the model, encodes some texts to warm up, and then reports the seconds
-for all texts, tokenization included. The arms take turns, so that the state of the machine affects all of them alike.
+threads. The manual has fewer sentences, so most of them occur several times; no arm makes use of that. Each turn is a
+fresh process: it loads the model, encodes some texts to warm up, and then reports the seconds for all texts,
+tokenization included. The arms take turns in a random order, so that the state of the machine affects all of them
+alike. What other processes used meanwhile is recorded.
 
-Then ``triglot encode`` is killed five times and resumed, and its file is compared with that of an undisturbed run. At
-last: the time per token from 1,000 to 64,000 tokens, and the memory for corpora of two lengths.
+Then ``triglot encode`` is killed five times and resumed, and its file is compared with that of an undisturbed run. The
+exit code is 1 if they differ. Finally, the study measures the time per token in calls of 1,000 to 64,000 tokens, and
+the memory of one run of ``triglot encode`` from the 20,000th text to the 100,000th. Its texts are random, and their
+lengths vary.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -26,10 +31,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from triglot.bench.machine.load import MachineState
+from triglot.bench.machine.load import MEBIBYTE, MachineState, busy_seconds
 from triglot.bench.studies.porting import anonymous_memory
 from triglot.shared.arrays import Array
-from triglot.shared.environment import cores, environment
+from triglot.shared.environment import environment, threads
 from triglot.shared.inputs.text import sentences
 from triglot.shared.inputs.tokenizer import TextTokenizer
 
@@ -37,7 +42,8 @@ ROUNDS, TEXTS = 5, 10_000
 KILLS = 5
 TOKENS = (1_000, 4_000, 16_000, 64_000)
 REPEATS = 5  # of each number of tokens
-CORPORA = (20_000, 200_000)  # texts, for the memory
+MEMORY_TEXTS = range(20_000, 100_001, 5_000)  # after which memory is recorded
+WORDS, SPREAD, MOST_WORDS = 16, 0.7, 400  # of the random texts: median, standard deviation of the logarithm, largest
 PEER = "sentence-transformers"
 MODEL = "minilm"
 
@@ -83,18 +89,26 @@ def model_folder() -> Path:
 
 
 def speed(folder: Path, rounds: int) -> dict[str, Any]:
-    """Return the seconds of each arm, and how far its vectors are from those of sentence-transformers."""
+    """Return the seconds of each arm, and how far its vectors are from those of sentence-transformers.
+
+    ``other_processors``: how many processors other processes used during each turn.
+    """
     seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    other_processors: dict[str, list[float]] = {arm: [] for arm in ARMS}
     vectors: dict[str, Array] = {}
+    generator = np.random.default_rng(0)
     for _ in range(rounds):
-        for arm in ARMS:
+        for arm in map(str, generator.permutation(list(ARMS))):
+            begin, others = time.perf_counter(), seconds_of_others()
             times, result = encode_in_a_process(arm, folder, [sentences(TEXTS)])
             seconds[arm] += times
+            other_processors[arm].append((seconds_of_others() - others) / (time.perf_counter() - begin))
             vectors[arm] = result.astype(np.float64)
     lengths = {arm: np.linalg.norm(array, axis=1) for arm, array in vectors.items()}
     return {
         arm: {
             "seconds": seconds[arm],
+            "other_processors": other_processors[arm],
             "ratios": [peer / own for peer, own in zip(seconds[PEER], seconds[arm], strict=True)],
             "cosine_distance": float(
                 np.max(1 - (vectors[arm] * vectors[PEER]).sum(axis=1) / (lengths[arm] * lengths[PEER]))
@@ -102,6 +116,20 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
         }
         for arm in ARMS
     }
+
+
+def seconds_of_others() -> float:
+    """Return the processor seconds of all processes except this one and its children that ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (busy_seconds() or 0.0) - time.process_time() - children.ru_utime - children.ru_stime
+
+
+def counted(record: Path) -> int:
+    """Return how many texts ``triglot encode`` has counted; 0 if the file does not exist."""
+    try:
+        return int(json.loads(record.read_text())["rows"])
+    except FileNotFoundError:
+        return 0
 
 
 def interruptions(folder: Path) -> dict[str, Any]:
@@ -117,13 +145,12 @@ def interruptions(folder: Path) -> dict[str, Any]:
         process = subprocess.Popen([*command, str(folder / "killed.npy"), "--resume"])
         before, deadline = rows[-1] if rows else 0, time.monotonic() + 10 * duration
         while process.poll() is None and time.monotonic() < deadline:
-            counted = json.loads(record.read_text())["rows"] if record.exists() else 0
-            if counted > before:
+            if counted(record) > before:
                 break
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        rows.append(json.loads(record.read_text())["rows"])
+        rows.append(counted(record))
     subprocess.run([*command, str(folder / "killed.npy"), "--resume"], check=True)
     same = (folder / "killed.npy").read_bytes() == (folder / "undisturbed.npy").read_bytes()
     return {"rows_at_each_kill": rows, "byte_identical": same}
@@ -143,23 +170,36 @@ def time_per_token(folder: Path) -> dict[int, float]:
     return {total: statistics.median(values) for total, values in samples.items()}
 
 
-def memory(folder: Path) -> dict[int, int]:
-    """Return the most anonymous memory of ``triglot encode``, in bytes, by the number of texts."""
-    peaks: dict[int, int] = {}
-    texts = sentences(1_000)
-    for count in CORPORA:
-        path = folder / f"{count}.txt"
-        with path.open("w") as file:
-            file.writelines(f"{texts[number % len(texts)][:60]}\n" for number in range(count))
-        target = folder / f"{count}.npy"
-        process = subprocess.Popen([sys.executable, "-m", "triglot", "encode", MODEL, path, target, "--quiet"])
-        peaks[count] = 0
-        while process.poll() is None:
-            peaks[count] = max(peaks[count], anonymous_memory(process.pid))
-            time.sleep(0.05)
-        if process.returncode:
-            raise SystemExit(f"triglot encode failed on {count} texts")
-    return peaks
+def random_texts(count: int) -> list[str]:
+    """Return different texts of words of the sentences. Few are much longer than the others, as in real corpora."""
+    generator = np.random.default_rng(0)
+    words = np.array(" ".join(sentences(TEXTS)).split())
+    lengths = np.clip(generator.lognormal(np.log(WORDS), SPREAD, count), 1, MOST_WORDS).astype(int)
+    return [" ".join(generator.choice(words, length)) for length in lengths]
+
+
+def memory(folder: Path) -> list[tuple[int, float]]:
+    """Run ``triglot encode`` once. Return pairs: a number of texts, and the largest anonymous memory in MiB.
+
+    The memory is that since the pair before, and in the first pair since the start.
+    """
+    (folder / "random.txt").write_text("".join(f"{text}\n" for text in random_texts(MEMORY_TEXTS[-1])))
+    command = [sys.executable, "-m", "triglot", "encode", MODEL, str(folder / "random.txt"), str(folder / "random.npy")]
+    process = subprocess.Popen([*command, "--quiet"])
+    record = folder / "random.npy.part.json"
+    pairs: list[tuple[int, float]] = []
+    largest = 0
+    while process.poll() is None:
+        largest = max(largest, anonymous_memory(process.pid))
+        if len(pairs) < len(MEMORY_TEXTS) and counted(record) >= MEMORY_TEXTS[len(pairs)]:
+            pairs.append((MEMORY_TEXTS[len(pairs)], round(largest / MEBIBYTE, 1)))
+            largest = 0
+        time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit("triglot encode failed on the random texts")
+    if len(pairs) < len(MEMORY_TEXTS):  # the run ended soon after it counted the last texts
+        pairs.append((MEMORY_TEXTS[-1], round(largest / MEBIBYTE, 1)))
+    return pairs
 
 
 def main() -> None:
@@ -169,27 +209,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        content = {
+        content: dict[str, Any] = {
             "date": time.strftime("%Y-%m-%d"),
             "environment": environment(),
-            "threads": cores(),
+            "threads": threads(),
             "load_average": MachineState.now().load_average,
             "texts": TEXTS,
+            "distinct_texts": len(set(sentences(TEXTS))),
             "speed": speed(Path(folder), arguments.rounds),
             "interruptions": interruptions(Path(folder)),
             "microseconds_per_token": time_per_token(Path(folder)),
-            "memory": memory(Path(folder)),
+            "memory_mb": memory(Path(folder)),
         }
     _print(content)
     if arguments.json:
         arguments.json.write_text(json.dumps(content, indent=1) + os.linesep)
+    if not content["interruptions"]["byte_identical"]:
+        raise SystemExit("the file of a run that was killed and resumed differs from that of an undisturbed run")
 
 
 def _print(content: dict[str, Any]) -> None:
     headers = ("texts/s", f"times {PEER}", "lowest", "highest", "cosine distance")
-    table = Table(
-        "arm", *(Column(header, justify="right") for header in headers), title=f"{TEXTS:,} sentences, {MODEL}"
-    )
+    table = Table("arm", *(Column(header, justify="right") for header in headers))
+    table.title = f"{TEXTS:,} sentences ({content['distinct_texts']:,} distinct), {MODEL}"
     for arm, row in content["speed"].items():
         ratios = row["ratios"]
         table.add_row(
@@ -200,7 +242,7 @@ def _print(content: dict[str, Any]) -> None:
         )
     console = Console(width=120)
     console.print(table)
-    for name in ("interruptions", "microseconds_per_token", "memory"):
+    for name in ("interruptions", "microseconds_per_token", "memory_mb"):
         console.print(f"{name.replace('_', ' ')}: {content[name]}", highlight=False)
 
 

@@ -1,5 +1,7 @@
 """``triglot.Embedder``: text to vectors, compared with the library sentence-transformers in float64."""
 
+import json
+
 import numpy as np
 import pytest
 from refusals import refusal
@@ -75,7 +77,8 @@ def test_an_encoder_without_a_sentence_embedding(tokenizer, tmp_path):
 def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
     """Texts are divided into windows, sorted, and put into batches, and their vectors are in order again."""
     texts = TEXTS[-count:] if count else []
-    alone = [Embedder(sentence_folder, batch_tokens=1).encode([text])[0] for text in texts]
+    single = Embedder(sentence_folder, batch_tokens=1)
+    alone = [single.encode([text])[0] for text in texts]
     monkeypatch.setattr(text_encoder, "WINDOW", 4)
     model = Embedder(sentence_folder, batch_tokens=50)
     vectors = model.encode(iter(texts))
@@ -86,10 +89,21 @@ def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
 
 
 def test_batches_are_sorted_and_small():
-    lengths = [5, 9, 1, 9, 40, 2]
+    lengths = [5, 9, 0, 1, 9, 40, 2]
     batches = list(text_encoder._batches(lengths, 20))
     assert [[lengths[place] for place in places] for places in batches] == [[40], [9, 9], [5, 2, 1]]
-    assert sorted(place for places in batches for place in places) == [0, 1, 2, 3, 4, 5]
+    assert sorted(place for places in batches for place in places) == [0, 1, 3, 4, 5, 6]
+
+
+def test_texts_without_tokens_become_zeros(sentence_folder):
+    """A tokenizer without special tokens has no token for an empty text."""
+    path = sentence_folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    model = Embedder(sentence_folder)
+    vectors = model.encode(["", "one", " \t", "two"], prompt="passage")
+    assert_close(vectors[[1, 3]], model.encode(["one", "two"], prompt="passage"))
+    assert not vectors[[0, 2]].any()
+    assert not model.encode([""], prompt="passage").any()
 
 
 def test_few_texts_are_read_ahead(sentence_folder, monkeypatch):

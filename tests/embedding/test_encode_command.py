@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from refusals import assert_refused, unchanged
 
-from triglot import Embedder
+from triglot import Embedder, impls, vector_file
 from triglot.impls import text_encoder
+from triglot.shared.environment import THREAD_VARIABLES, thread_settings
 from triglot.shared.inputs.text import sentences
 
-KILLS = 5
+KILLS = 2
 TEXTS = sentences(300)
 
 
@@ -41,7 +42,7 @@ def test_options(sentence_folder, texts, command, tokenizer):
     objects = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
     texts.with_name("texts.jsonl").write_text(objects)
     options = ("--field", "body", "--prompt", "passage", "--dtype", "bfloat16", "--batch-tokens", "500")
-    more = ("--tokenizer", tokenizer, "--json", "-", "--threads", "1")
+    more = ("--tokenizer", tokenizer, "--json", "-")
     code, out, _ = command("encode", sentence_folder, "texts.jsonl", "out.npy", *options, *more)
     assert code == 0
     result = json.loads(out)
@@ -52,13 +53,82 @@ def test_options(sentence_folder, texts, command, tokenizer):
     assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
 
 
+REPORT_THREADS = """
+from triglot import cli
+
+try:
+    cli.main()
+finally:
+    import torch
+    print(torch.get_num_threads())
+"""
+
+
+def test_threads(sentence_folder, workplace):
+    """The framework uses one thread if the command says so. Without it, PyTorch uses one per core."""
+    (workplace / "texts.txt").write_text("")
+    options = ("--framework", "torch", "--mode", "eager", "--threads", "1", "--quiet")
+    command = [sys.executable, "-c", REPORT_THREADS, "encode", str(sentence_folder), "texts.txt", "out.npy", *options]
+    variables = {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout == "1\n"
+
+
+COUNT_TOKENIZER_THREADS = """
+import os, sys
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file(sys.argv[1])
+before = len(os.listdir("/proc/self/task"))
+tokenizer.encode_batch_fast(["one", "two"])
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process")
+def test_threads_of_the_tokenizer(tokenizer):
+    command = [sys.executable, "-c", COUNT_TOKENIZER_THREADS, str(tokenizer)]
+    variables = {**os.environ, **thread_settings(3), "TOKENIZERS_PARALLELISM": "true"}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout == "3\n"
+
+
+def test_a_run_resumes_only_with_the_same_number_of_threads(sentence_folder, texts, command, monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")  # the command changes them
+    monkeypatch.setattr(vector_file.VectorFile, "complete", interrupted)
+    assert command("encode", sentence_folder, texts, "out.npy", "--threads", "1")[0] == 130
+    with unchanged(texts.parent):
+        result = command("encode", sentence_folder, texts, "out.npy", "--threads", "2", "--resume")
+        assert_refused(result, "threads is 2, but the interrupted run has 1")
+    monkeypatch.setattr(impls, "version", lambda _: "0.0")
+    with unchanged(texts.parent):
+        result = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
+        assert_refused(result, "version is '0.0', but the interrupted run has")
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+
+def test_a_tokenizer_that_is_removed_during_the_run(sentence_folder, texts, command, monkeypatch):
+    def remove_and_complete(file):
+        (sentence_folder / "tokenizer.json").unlink()
+        complete(file)
+
+    complete = vector_file.VectorFile.complete
+    monkeypatch.setattr(vector_file.VectorFile, "complete", remove_and_complete)
+    assert command("encode", sentence_folder, texts, "out.npy", "--quiet") == (0, "", "")
+
+
+WINDOW = 32
+SMALL_BATCHES = ("--batch-tokens", "512", "--quiet")
+
 # Small windows, and a pause after each of them, in which a signal can arrive.
 SLOWLY = """
 import time
 from triglot import cli, vector_file
 from triglot.impls import text_encoder
 
-text_encoder.WINDOW = 8
+text_encoder.WINDOW = {window}
 append = vector_file.VectorFile.append
 
 def append_and_wait(*arguments):
@@ -70,10 +140,10 @@ cli.main()
 """
 
 
-def start(folder, texts, target, *options):
-    """Start the command in a process of its own."""
-    command = [sys.executable, "-c", SLOWLY, "encode", folder, texts, target, "--batch-tokens", "64", "--quiet"]
-    return subprocess.Popen([*map(str, command), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments):
+    """Start the command in a separate process."""
+    command = [sys.executable, "-c", SLOWLY.format(window=WINDOW), "encode", *arguments, *SMALL_BATCHES]
+    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def interrupt(process, record, number, rows):
@@ -91,9 +161,9 @@ def interrupt(process, record, number, rows):
     return json.loads(record.read_text())["rows"], err
 
 
-def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace):
-    _, err = (undisturbed := start(sentence_folder, texts, "undisturbed.npy")).communicate()
-    assert (undisturbed.returncode, err) == (0, "")
+def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace, command, monkeypatch):
+    monkeypatch.setattr(text_encoder, "WINDOW", WINDOW)
+    assert command("encode", sentence_folder, texts, "undisturbed.npy", *SMALL_BATCHES) == (0, "", "")
     record, rows = workplace / "killed.npy.part.json", 0
     for _ in range(KILLS):
         killed = start(sentence_folder, texts, "killed.npy", "--resume")
@@ -112,11 +182,19 @@ def test_ctrl_c(sentence_folder, texts, workplace):
     process = start(sentence_folder, texts, "out.npy")
     rows, err = interrupt(process, workplace / "out.npy.part.json", signal.SIGINT, 0)
     assert process.returncode == 130
-    assert err == f"triglot: {rows} texts are encoded; continue with --resume\ntriglot: interrupted\n"
+    # The signal may arrive after vectors are counted on disk, and before the process knows it.
+    message = "triglot: {} texts are encoded; continue with --resume\ntriglot: interrupted\n"
+    assert err in {message.format(rows), message.format(rows - WINDOW)}
 
 
 REFUSED = {
     "existing": (("texts.txt", "texts.txt"), "cannot write texts.txt.*also an input"),
+    "unfinished vectors": (("out.npy.part", "out.npy"), "cannot write out.npy.part.*also an input"),
+    "unfinished record": (
+        ("out.npy.part.json", "out.npy", "--resume"),
+        "cannot write out.npy.part.json.*also an input",
+    ),
+    "long name": (("texts.txt", "x" * 246), "its name has 256 bytes, expected at most 255; shorten it"),
     "existing vectors": (("texts.txt", "old.npy"), "old.npy already exists; remove it, or choose another"),
     "no texts": (("none.txt", "out.npy"), "none.txt is not a file"),
     "not UTF-8": (("bad.txt", "out.npy"), "line 1 of bad.txt is not UTF-8"),
@@ -131,6 +209,9 @@ def test_what_is_refused(kind, sentence_folder, texts, command):
     arguments, pattern = REFUSED[kind]
     texts.with_name("bad.txt").write_bytes(b"\xff\n")
     texts.with_name("old.npy").write_bytes(b"")
+    for name in ("out.npy.part", "out.npy.part.json"):
+        if name in arguments:
+            texts.with_name(name).write_text("a text\n")
     with unchanged(texts.parent):
         assert_refused(command("encode", sentence_folder, *arguments), pattern)
 

@@ -50,6 +50,11 @@ FILES = {
     "too deep": ("a.jsonl", b"[" * 100_000, "line 1 of .*a.jsonl is not JSON"),
     "no object": ("a.jsonl", b'"text"\n', "line 1 of .*expected an object with a text in 'text'.*--field"),
     "no text": ("a.jsonl", b'{"text": 3}\n', "line 1 of .*expected an object with a text in 'text'"),
+    "half a character": (
+        "a.jsonl",
+        b'{"text": "a"}\n{"text": "\\ud83d"}\n',
+        "line 2 of .*a.jsonl is not Unicode.*surr",
+    ),
     "empty line": ("a.jsonl", b'{"text": "a"}\n\n', "line 2 of .*is not JSON"),
 }
 

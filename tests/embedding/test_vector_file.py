@@ -1,5 +1,6 @@
 """The growing file of vectors: whatever interrupts a run, what counts is there, and nothing else."""
 
+import fcntl
 import json
 import os
 import resource
@@ -137,6 +138,68 @@ def test_two_runs_at_once(path):
         file.append(TEXTS[4:], VECTORS[4:])
         file.complete()
     assert_complete(path)
+
+
+def test_a_run_that_another_process_completes(path, monkeypatch):
+    """The file gets its name after this process opened it, and before this process locks it."""
+    interrupted(path, 10)
+    part, flock = path.with_name("out.npy.part"), fcntl.flock
+
+    def complete_and_lock(*arguments):
+        part.rename(path)
+        flock(*arguments)
+
+    content = part.read_bytes()
+    monkeypatch.setattr(fcntl, "flock", complete_and_lock)
+    with refusal(OutputError, "out.npy.part: another process has just completed it"):
+        opened(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_is_created_during_the_run(path, has_links, monkeypatch):
+    def no_links(*_, **__):
+        raise PermissionError
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    with opened(path) as file:
+        file.append(TEXTS, VECTORS)
+        path.write_bytes(b"other")
+        with refusal(OutputError, "out.npy was created during the run; move it away, and add --resume"):
+            file.complete()
+    assert path.read_bytes() == b"other"
+    path.unlink()
+    finish(path)
+    assert_complete(path)
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_ctrl_c_while_vectors_are_counted(path, is_counted, monkeypatch):
+    """The run may report fewer vectors than are safe, but never more."""
+    write_record = VectorFile._write_record
+
+    def interrupt(*arguments):
+        if is_counted:
+            write_record(*arguments)
+        raise KeyboardInterrupt
+
+    with opened(path) as file:
+        monkeypatch.setattr(VectorFile, "_write_record", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            file.append(TEXTS[:4], VECTORS[:4])
+        monkeypatch.undo()
+        assert file.rows == 0
+    finish(path)
+    assert_complete(path)
+
+
+def test_the_longest_name(path):
+    longest = path.with_name("x" * 245)
+    finish(longest)
+    assert_complete(longest)
+    with refusal(OutputError, "its name has 256 bytes, expected at most 255; shorten it"):
+        opened(path.with_name("x" * 246))
 
 
 def test_a_folder_that_is_not_there(path):

@@ -16,7 +16,7 @@ from triglot.impls.text_encoder import BATCH_TOKENS
 from triglot.shared.environment import limit_threads
 from triglot.shared.model.config import SentencePooling
 from triglot.texts import count_lines, read_texts
-from triglot.vector_file import SCHEMA, VectorFile
+from triglot.vector_file import SCHEMA, VectorFile, unfinished
 
 COMPILED = Mode("compiled")
 
@@ -53,15 +53,17 @@ def encode(
 ) -> None:
     """Turn texts into vectors.
 
-    OUT.npy gets one float32 vector for each text, in the order of the texts. It appears when all are computed; until
-    then, they are in OUT.npy.part.
+    OUT.npy gets one float32 vector for each text, in the order of the texts. It is created when all vectors are
+    computed. Until then, finished vectors are in OUT.npy.part.
     """
     from triglot import tables  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
     check_output(json_file, model, texts, tokenizer)
-    check_apart(target, json_file)
+    check_apart(target, *unfinished(target), json_file)
     check_not_input(target, model, texts, tokenizer)
+    for path in unfinished(target):
+        check_not_input(path, model, texts, tokenizer, inside=False)  # an interrupted run may be in the model's folder
     total = count_lines(texts)
     limit_threads(threads)
     embedder = Embedder(
@@ -74,6 +76,7 @@ def encode(
         tokenizer=tokenizer,
         batch_tokens=batch_tokens,
     )
+    settings = embedder.settings(prompt)
     source = read_texts(texts, field)
     unwritten: deque[str] = deque()
 
@@ -82,7 +85,7 @@ def encode(
             unwritten.append(text)
             yield text
 
-    with VectorFile(target, embedder.size, embedder.settings(prompt), resume=resume) as file:
+    with VectorFile(target, embedder.size, settings, resume=resume) as file:
         file.skip(source)
         earlier, begin = file.rows, time.perf_counter()
         try:
@@ -104,7 +107,7 @@ def encode(
         "size": embedder.size,
         "encoded_now": file.rows - earlier,
         "seconds": seconds,
-        "settings": embedder.settings(prompt),
+        "settings": settings,
     }
     write_json(json_file, result)
     if shows_tables(json_file, quiet=quiet):

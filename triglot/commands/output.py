@@ -53,8 +53,8 @@ def check_output(path: Path | None, *sources: str | Path | None) -> None:
     check_not_input(path, *sources)
 
 
-def check_not_input(path: Path, *sources: str | Path | None) -> None:
-    """Refuse a target that is the same file as one of ``sources``, or an existing one in a source folder.
+def check_not_input(path: Path, *sources: str | Path | None, inside: bool = True) -> None:
+    """Refuse a target that is the same file as one of ``sources`` or, if ``inside``, an existing one in such a folder.
 
     Raises:
         OutputError: it is.
@@ -64,7 +64,7 @@ def check_not_input(path: Path, *sources: str | Path | None) -> None:
             continue
         # The files of a folder, and those that an index lists, are all beside each other.
         beside = os.path.realpath(source) if os.path.isdir(source) else os.path.dirname(os.path.realpath(source))
-        is_part = os.path.isdir(source) or str(source).endswith(".index.json")
+        is_part = inside and (os.path.isdir(source) or str(source).endswith(".index.json"))
         in_folder = is_part and os.path.isfile(path) and os.path.realpath(path).startswith(os.path.join(beside, ""))
         if os.path.samefile(path, source) or in_folder:
             raise OutputError(f"cannot write {path}: it is also an input and would be lost; choose another file")
