@@ -52,6 +52,24 @@ def test_an_arm_says_what_it_does_not_support(arm, model, workload, dtype, devic
     assert why is None if reason is None else re.search(reason, why or "")
 
 
+@pytest.mark.parametrize(
+    ("arm", "model", "workload", "dtype", "device", "compiles"),
+    [
+        ("triglot-torch-compiled", "bert-base-tiny", "forward", "float32", "cpu", False),  # runs on packed tokens
+        ("triglot-torch-compiled", "bert-base-tiny", "forward", "float64", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "generation", "float32", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cuda", False),
+        ("triglot-torch-jit", "bert-base-tiny", "forward", "float32", "cpu", True),
+        ("triglot-torch-eager", "bert-base-tiny", "forward", "float32", "cpu", False),
+        ("triglot-jax-jit", "bert-base-tiny", "forward", "float32", "cpu", False),
+        ("transformers-compiled", "bert-base-tiny", "forward", "float32", "cpu", True),
+    ],
+)
+def test_which_arms_pytorch_compiles_to_cpp(arm, model, workload, dtype, device, compiles):
+    assert ARMS[arm].compiles_cpp(recipe(model), workload, dtype, device) == compiles
+
+
 def test_an_arm_whose_packages_are_missing_says_so(monkeypatch):
     monkeypatch.setattr(arms.importlib.util, "find_spec", lambda name: None)
     why = ARMS["nnx"].why_unsupported(recipe("bert-base-tiny"), "forward", "float32", "cpu")
