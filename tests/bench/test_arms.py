@@ -1,6 +1,7 @@
 """The arms: which of them can do what, and that the stock encoders compute the same as the reference."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -98,9 +99,12 @@ def test_a_grid_has_a_cell_for_every_combination():
     assert Case("nnx", cells[0]).id != Case("nnx", cells[0], is_twin=True).id
 
 
+PEERS = [name for name, arm in ARMS.items() if arm.peer]
+
+
 @pytest.mark.filterwarnings("ignore")  # of the frameworks
 @pytest.mark.usefixtures("without_cpp")
-@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.peer])
+@pytest.mark.parametrize("name", PEERS)
 def test_peers_compute_the_same(name, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     inputs = batches.batches_of_cell(CELL, checkpoint.config, None, 0)
@@ -111,6 +115,25 @@ def test_peers_compute_the_same(name, make_checkpoint):
     assert outputs.keys() == {"output", "pooler"}
     judgement = ForwardTruth(checkpoint, inputs[0], "float32").judge(outputs)
     assert judgement.verdict == "pass", judgement
+
+
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+@pytest.mark.usefixtures("without_cpp")
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_compute_other_shapes(name, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    cell = replace(CELL, order="arrival", length=16)
+    inputs = batches.batches_of_cell(cell, checkpoint.config, None, 0)
+    first = inputs[0]
+    other = next(batch for batch in inputs if batch.valid.shape != first.valid.shape)
+    prepared = ARMS[name].import_builder()(checkpoint, Case(name, cell), [first, other])
+    for used, expected in (([first, other], first), ([other], other)):
+        prepared.use(used)
+        results = prepared.call()
+        prepared.wait(results)
+        assert len(results) == len(used)
+        judgement = ForwardTruth(checkpoint, expected, "float32").judge(prepared.outputs(results))
+        assert judgement.verdict == "pass", judgement
 
 
 def test_build_refuses_an_unknown_mode(make_checkpoint):
