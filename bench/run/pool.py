@@ -214,7 +214,10 @@ class Workers:
         return answer["samples_ms"]
 
     def time_new_shapes(self, cases: Iterable[Case]) -> None:
-        """Time one call of each case that computes sentences for the first time, to show what new shapes cost."""
+        """Time one call of each case that computes sentences for the first time, to show what new shapes cost.
+
+        If that fails, the process ends, and what was measured before stays.
+        """
         for case in cases:
             is_timed = self._results[case].new_shapes_ms is not None
             if is_timed or case.is_twin or case not in self._alive or not self._work.further_files:
@@ -228,8 +231,8 @@ class Workers:
             try:
                 self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]
                 self._ask(case, "settle", {})
-            except _CaseError as error:
-                self._fail(case, error)
+            except _CaseError:
+                self.close([case])
 
     def close(self, cases: Iterable[Case]) -> None:
         """End the processes of these cases."""

@@ -197,10 +197,13 @@ class Sweep:
             outcome = take_turns(baseline, alive, workers, generator, extra_seconds)
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
+            others = [case for case in alive if case != baseline]
             if not outcome.is_interrupted:
-                workers.time_new_shapes([case for case in (baseline, *alive) if case is not None])
+                # The baseline comes last: no arm may be compared with a process that has compiled other shapes.
+                last = [] if baseline is None or cases else [baseline]
+                workers.time_new_shapes([*others, *last])
             extra_time.spend(outcome.extra_seconds)
-            workers.close(case for case in alive if case != baseline)
+            workers.close(others)
             yield outcome.is_interrupted
 
     def _start(self, case: Case, workers: Workers) -> bool:
