@@ -106,7 +106,7 @@ class Sweep:
         return Report(self._records, self.surroundings, list(self._rooflines.values()), results, self.comparisons)
 
     def time_cells(self) -> None:
-        """Time every arm in every cell. Whatever goes wrong with one becomes its result."""
+        """Time every arm in every cell. If an arm fails, its result records the failure."""
         with self._toolchain:
             for cell in self._cells:
                 with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
@@ -121,7 +121,7 @@ class Sweep:
 
     def _show(self, text: str, rounds: float = 0.0) -> None:
         finished = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
-        # To start a case takes about as long as its rounds.
+        # Starting a case takes about as long as its rounds.
         self._on_step(finished + self._started * (1 + rounds) / 2, text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
