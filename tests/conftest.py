@@ -179,9 +179,9 @@ def no_more_rounds(monkeypatch):
 def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
-    def sweep(names, **changed):
+    def sweep(names, order="padded", **changed):
         settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "time_limit": 6} | changed)
-        cell = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75, 1)
+        cell = Cell("bert-base-tiny", "forward", order, "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)
         made.time_cells()

@@ -70,7 +70,7 @@ def ratios(table: Table) -> Plot:
     axes.set_xlim(low / 1.1, high * (high / low) ** 0.35 * 1.1)
     _plain(axes.xaxis, low / 1.1, high * 1.1)
     noise = f"Grey: the noise floor of this run, {floor:.1%}." if table.twin else "The noise was not measured."
-    text = f"Relative to {table.baseline}, which took turns with it: left of 1 is faster. {noise}"
+    text = f"Relative to {table.baseline}, which took turns with the other arms. Left of 1 is faster. {noise}"
     return _plot(figure, "Ratios", text, "Ratios with their intervals")
 
 

@@ -94,9 +94,10 @@ class Arm:
             return "supports bfloat16 on cpu only in its inference engine, which does not generate"
         return None
 
-    def compiles_cpp(self, device: str) -> bool:
+    def compiles_cpp(self, config: ModelConfig, workload: str, dtype: str, device: str) -> bool:
         """Return whether PyTorch's compiler translates the arm to C++."""
-        return (self.framework, device) == ("torch", "cpu") and self.mode != "eager"
+        is_packed = (self.mode, workload) == ("compiled", "forward") and can_pack(config, device, dtype)
+        return (self.framework, device) == ("torch", "cpu") and self.mode != "eager" and not is_packed
 
     def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:
         if config.kind == "attention" or (config.kind == "encoder_decoder" and not config.heads_on_top):

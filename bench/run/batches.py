@@ -47,14 +47,15 @@ def _with_targets(config: ModelConfig, batch: Batch, generator: np.random.Genera
 def _inputs(cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator) -> Sequence[Batch]:
     if cell.order == "padded":
         return [random_batch(config, row_lengths(cell.batch, cell.length, cell.fill, generator), generator)]
-    return _batches_of_sentences(cell, config, _sentences(cell, config, tokenizer, generator, calls=1), generator)
+    rows, _ = _sentences_of_calls(cell, config, tokenizer, generator)
+    return _batches_of_sentences(cell, config, rows, generator)
 
 
 def further_batches(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> Sequence[Batch]:
     """Return the batches of another call, with other sentences and so with other shapes. Only for sentences."""
     generator = np.random.default_rng([seed, 2, cell.batch, cell.length])
-    rows = _sentences(cell, config, tokenizer, generator, calls=2)
-    return _batches_of_sentences(cell, config, rows[len(rows) // 2 :], generator)
+    _, rows = _sentences_of_calls(cell, config, tokenizer, generator)
+    return _batches_of_sentences(cell, config, rows, generator)
 
 
 def _batches_of_sentences(
@@ -116,10 +117,21 @@ def first_rows(batch: Batch, tokens: int, *, least: int = 1, generated: int = 0)
     return replace(batch, **members)
 
 
+def _sentences_of_calls(
+    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the sentences of the timed call, and those of the further call.
+
+    They come from one list, so no sentence is in both, unless there are too few sentences for such large batches.
+    """
+    half = SENTENCE_BATCHES * cell.batch
+    rows = _sentences(cell, config, tokenizer, generator, 2 * half)
+    return rows[:half], rows[half:]
+
+
 def _sentences(
-    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator, calls: int
+    cell: Cell, config: ModelConfig, tokenizer: Path | None, generator: np.random.Generator, count: int
 ) -> list[list[int]]:
-    count = calls * SENTENCE_BATCHES * cell.batch
     if tokenizer is not None:
         shortened = replace(config, source_max_length=cell.length)
         batches = text.text_batches(shortened, tokenizer, count, count)

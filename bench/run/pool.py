@@ -133,14 +133,15 @@ class Workers:
         return self.is_alive(case)
 
     def _build(self, case: Case) -> None:
-        arm, work, measured = ARMS[case.arm], self._work, self._measured[case]
+        arm, cell, work, measured = ARMS[case.arm], case.cell, self._work, self._measured[case]
         self.on_step("computing the truth")
         try:
             work.truth()  # before the worker starts, because both need memory
         except FrameworkError as error:
             raise _CaseError(str(error)) from error
         folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=work.folder))
-        if arm.compiles_cpp(case.cell.device) and not self.settings.quick:
+        compiles_cpp = arm.compiles_cpp(work.config, cell.workload, cell.dtype, cell.device)
+        if compiles_cpp and not self.settings.quick:
             self.on_step("preparing PyTorch's compiler")
             try:
                 self._toolchain.copy_to(folder)
@@ -148,18 +149,16 @@ class Workers:
                 raise _CaseError(f"cannot prepare the compiler: {error.strerror or error}") from error
         self.on_step(f"building {case.arm}")
         variables = {**self.settings.worker_variables(), **cache_variables(folder)}
-        self._alive[case] = Worker(
-            self._command, folder / "log", case.cell.threads, self.settings.time_limit, variables
-        )
+        self._alive[case] = Worker(self._command, folder / "log", cell.threads, self.settings.time_limit, variables)
         request = {
             "name": case.arm,
             "arm": asdict(arm),
-            "cell": asdict(case.cell),
+            "cell": asdict(cell),
             "checkpoint": str(work.checkpoint),
             "batches": [str(file) for file in work.files],
             "judged": str(work.judged_file) if work.judged_file else None,
             "outputs": str(folder / "outputs.npz"),
-            "processors": load.processors(case.cell.threads),
+            "processors": load.processors(cell.threads),
             "memory_limit_mb": self.settings.memory_limit_mb,
         }
         answer = self._ask(case, "build", request)
@@ -215,7 +214,10 @@ class Workers:
         return answer["samples_ms"]
 
     def time_new_shapes(self, cases: Iterable[Case]) -> None:
-        """Time one call of each case that computes sentences for the first time, to show what new shapes cost."""
+        """Time one call of each case that computes sentences for the first time, to show what new shapes cost.
+
+        If that fails, the process ends, and what was measured before stays.
+        """
         for case in cases:
             is_timed = self._results[case].new_shapes_ms is not None
             if is_timed or case.is_twin or case not in self._alive or not self._work.further_files:
@@ -229,8 +231,8 @@ class Workers:
             try:
                 self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]
                 self._ask(case, "settle", {})
-            except _CaseError as error:
-                self._fail(case, error)
+            except _CaseError:
+                self.close([case])
 
     def close(self, cases: Iterable[Case]) -> None:
         """End the processes of these cases."""

@@ -106,7 +106,7 @@ class Sweep:
         return Report(self._records, self.surroundings, list(self._rooflines.values()), results, self.comparisons)
 
     def time_cells(self) -> None:
-        """Time every arm in every cell. Whatever goes wrong with one becomes its result."""
+        """Time every arm in every cell. If an arm fails, its result records the failure."""
         with self._toolchain:
             for cell in self._cells:
                 with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
@@ -121,7 +121,7 @@ class Sweep:
 
     def _show(self, text: str, rounds: float = 0.0) -> None:
         finished = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
-        # To start a case takes about as long as its rounds.
+        # Starting a case takes about as long as its rounds.
         self._on_step(finished + self._started * (1 + rounds) / 2, text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
@@ -197,10 +197,13 @@ class Sweep:
             outcome = take_turns(baseline, alive, workers, generator, extra_seconds)
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
+            others = [case for case in alive if case != baseline]
             if not outcome.is_interrupted:
-                workers.time_new_shapes([case for case in (baseline, *alive) if case is not None])
+                # The baseline comes last: no arm may be compared with a process that has compiled other shapes.
+                last = [] if baseline is None or cases else [baseline]
+                workers.time_new_shapes([*others, *last])
             extra_time.spend(outcome.extra_seconds)
-            workers.close(case for case in alive if case != baseline)
+            workers.close(others)
             yield outcome.is_interrupted
 
     def _start(self, case: Case, workers: Workers) -> bool:

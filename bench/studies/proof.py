@@ -29,6 +29,7 @@ import numpy as np
 import typer
 
 from triglot.bench.machine.load import MachineState
+from triglot.bench.report.report import Result
 from triglot.bench.run import worker
 from triglot.bench.run.arms import ARMS, TriglotArm, register, select
 from triglot.bench.run.cases import Case, Cell, Settings
@@ -149,7 +150,7 @@ def _promises_of_plain(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, b
     kept: dict[str, tuple[str, bool]] = {}
     for size in dict.fromkeys((row["rows"], row["length"]) for row in rows):
         ratios = {row["arm"]: row["ratio"] for row in rows if (row["rows"], row["length"]) == size}
-        worst = max(ratios, key=lambda arm: abs(ratios[arm] - 1))
+        worst = max(ratios, key=lambda arm: np.nan_to_num(abs(ratios[arm] - 1), nan=np.inf))
         near = sum(abs(ratio - 1) <= PLAIN for ratio in ratios.values())
         reached = f"{near} of {len(ratios)}, {worst} {ratios[worst] - 1:+.1%}"
         kept[f"within {PLAIN:.0%} of a plain script, {size[0]} x {size[1]}"] = (reached, near == len(ratios))
@@ -182,7 +183,7 @@ def _harness_share(compute: Callable[[], Any]) -> float:
 def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> list[dict[str, Any]]:
     """Time arms with the benchmark and with plain scripts, in turns. ``ratio`` is the benchmark's time over the other.
 
-    Arms that are not installed are left out.
+    Arms that are not installed are left out. One that cannot be timed has the ratio NaN and a ``failure``.
     """
     config = recipe("minilm")
     model = BenchedModel("minilm", Checkpoint(config, initialize(config)))
@@ -196,10 +197,20 @@ def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> list[dict
         work = Work(model, cell, settings, Path(folder))
         for start in range(0, len(cases), TOGETHER):
             with Workers(work, settings, WORKER, _show_nothing, toolchain) as workers, ExitStack() as scripts:
-                group = [case for case in cases[start : start + TOGETHER] if workers.start(case)]
-                medians = {case: scripts.enter_context(_plain_script(case, work.checkpoint)) for case in group}
+                group = cases[start : start + TOGETHER]
+                alive = [case for case in group if workers.start(case)]
+                medians = {case: scripts.enter_context(_plain_script(case, work.checkpoint)) for case in alive}
                 found += _take_turns(workers, medians, settings)
+                found += [_failed_row(workers.result(case)) for case in group if case not in alive]
     return found
+
+
+def _failed_row(result: Result) -> dict[str, Any]:
+    cell = result.case.cell
+    row = {"arm": result.case.arm, "rows": cell.batch, "length": cell.length}
+    row |= {"ratio": float("nan"), "failure": result.failure}
+    print(row, file=sys.stderr)  # noqa: T201
+    return row
 
 
 def _show_nothing(_text: str, _rounds: float = 0.0) -> None:

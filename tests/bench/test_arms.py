@@ -1,6 +1,7 @@
 """The arms: which of them can do what, and that the stock encoders compute the same as the reference."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,24 @@ def test_an_arm_says_what_it_does_not_support(arm, model, workload, dtype, devic
     assert why is None if reason is None else re.search(reason, why or "")
 
 
+@pytest.mark.parametrize(
+    ("arm", "model", "workload", "dtype", "device", "compiles"),
+    [
+        ("triglot-torch-compiled", "bert-base-tiny", "forward", "float32", "cpu", False),  # runs on packed tokens
+        ("triglot-torch-compiled", "bert-base-tiny", "forward", "float64", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "generation", "float32", "cpu", True),
+        ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cuda", False),
+        ("triglot-torch-jit", "bert-base-tiny", "forward", "float32", "cpu", True),
+        ("triglot-torch-eager", "bert-base-tiny", "forward", "float32", "cpu", False),
+        ("triglot-jax-jit", "bert-base-tiny", "forward", "float32", "cpu", False),
+        ("transformers-compiled", "bert-base-tiny", "forward", "float32", "cpu", True),
+    ],
+)
+def test_which_arms_pytorch_compiles_to_cpp(arm, model, workload, dtype, device, compiles):
+    assert ARMS[arm].compiles_cpp(recipe(model), workload, dtype, device) == compiles
+
+
 def test_an_arm_whose_packages_are_missing_says_so(monkeypatch):
     monkeypatch.setattr(arms.importlib.util, "find_spec", lambda name: None)
     why = ARMS["nnx"].why_unsupported(recipe("bert-base-tiny"), "forward", "float32", "cpu")
@@ -80,9 +99,12 @@ def test_a_grid_has_a_cell_for_every_combination():
     assert Case("nnx", cells[0]).id != Case("nnx", cells[0], is_twin=True).id
 
 
+PEERS = [name for name, arm in ARMS.items() if arm.peer]
+
+
 @pytest.mark.filterwarnings("ignore")  # of the frameworks
 @pytest.mark.usefixtures("without_cpp")
-@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.peer])
+@pytest.mark.parametrize("name", PEERS)
 def test_peers_compute_the_same(name, make_checkpoint):
     checkpoint = make_checkpoint("bert-base-tiny")
     inputs = batches.batches_of_cell(CELL, checkpoint.config, None, 0)
@@ -93,6 +115,25 @@ def test_peers_compute_the_same(name, make_checkpoint):
     assert outputs.keys() == {"output", "pooler"}
     judgement = ForwardTruth(checkpoint, inputs[0], "float32").judge(outputs)
     assert judgement.verdict == "pass", judgement
+
+
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+@pytest.mark.usefixtures("without_cpp")
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_compute_other_shapes(name, make_checkpoint):
+    checkpoint = make_checkpoint("bert-base-tiny")
+    cell = replace(CELL, order="arrival", length=16)
+    inputs = batches.batches_of_cell(cell, checkpoint.config, None, 0)
+    first = inputs[0]
+    other = next(batch for batch in inputs if batch.valid.shape != first.valid.shape)
+    prepared = ARMS[name].import_builder()(checkpoint, Case(name, cell), [first, other])
+    for used, expected in (([first, other], first), ([other], other)):
+        prepared.use(used)
+        results = prepared.call()
+        prepared.wait(results)
+        assert len(results) == len(used)
+        judgement = ForwardTruth(checkpoint, expected, "float32").judge(prepared.outputs(results))
+        assert judgement.verdict == "pass", judgement
 
 
 def test_build_refuses_an_unknown_mode(make_checkpoint):

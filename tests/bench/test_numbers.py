@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from triglot import impls
+from triglot import impls, models
 from triglot.bench.report import statistics
 from triglot.bench.run import batches as batching
 from triglot.bench.run import flops
@@ -182,6 +182,21 @@ def test_sentences_come_as_they_are_or_sorted(name):
         lengths[order] = [int(n) for batch in found for n in batch.valid.sum(axis=1)]
     assert lengths["arrival"] != lengths["sorted"] == sorted(lengths["arrival"], reverse=True)
     assert len(set(lengths["sorted"])) > 4
+
+
+@pytest.mark.parametrize(("batch", "shared"), [(8, False), (64, False), (128, True)])
+def test_new_shapes_come_from_other_sentences(batch, shared):
+    """No sentence is in both calls, unless the manual has too few sentences."""
+    tokenizer = models.tokenizer_file(models.sentence_encoder("minilm"))
+    cell = Cell("minilm", "forward", "arrival", "float32", "cpu", batch, 128, 1.0, 1)
+    makers = batching.batches_of_cell, batching.further_batches
+    calls: Any = [maker(cell, recipe("minilm"), tokenizer, 0) for maker in makers]
+    timed, further = (
+        [tuple(row[real]) for part in parts for row, real in zip(part.source, part.valid, strict=True)]
+        for parts in calls
+    )
+    assert len(timed) == len(further) == batching.SENTENCE_BATCHES * batch
+    assert bool(set(timed) & set(further)) == shared
 
 
 def test_a_wrong_output_is_noticed(make_checkpoint):

@@ -2,13 +2,17 @@
 
 import copy
 import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from triglot.bench.run.arms import TriglotArm
 from triglot.bench.studies import proof
+from triglot.shared.model.recipes import recipe
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
@@ -58,6 +62,22 @@ def test_a_promise_that_is_not_kept_is_noticed(result, part, value, count, name)
     whole = damaged(result, "runs", exact["runs"], 20)
     assert broken(damaged(whole, part, value, count - 1)) == []
     assert broken(damaged(whole, part, value, count)) == [name]
+
+
+def test_an_arm_that_does_not_start_breaks_the_promise(fakes, monkeypatch, capsys):
+    monkeypatch.setattr(proof, "WORKER", fakes)
+    monkeypatch.setattr(proof, "SIZES", ((2, 8),))
+    monkeypatch.setattr(proof, "ROUNDS", 2)
+    monkeypatch.setattr(proof, "recipe", lambda _: recipe("bert-base-tiny"))
+    monkeypatch.setattr(proof, "register_arms", lambda: None)
+    monkeypatch.setattr(proof, "_plain_script", lambda *_: nullcontext(lambda: 1.0))
+    for arms in (["fake-crash"], ["fake-a", "fake-crash"]):
+        with pytest.raises(typer.Exit) as end:
+            proof.main(runs=0, arm=arms)
+        assert end.value.exit_code == 1
+        out, err = capsys.readouterr()
+        assert re.search(rf"^NOT KEPT: .*, 2 x 8: [01] of {len(arms)}, fake-crash ", out)
+        assert "'failure': 'died by signal SIGSEGV" in err
 
 
 def test_a_harness_that_adds_one_percent_is_noticed(result):

@@ -13,6 +13,7 @@ from triglot.bench.run import pool, rounds
 from triglot.bench.run import sweep as sweep_module
 from triglot.bench.run.rounds import ExtraTime, Outcome
 from triglot.shared.model.recipes import recipe
+from triglot.shared.worker import Worker
 
 BROKEN = {
     "fake-memory-error": "MemoryError: Unable to allocate 100 TiB",
@@ -94,6 +95,35 @@ def test_groups_share_the_extra_time(swept, monkeypatch):
         monkeypatch.setattr(sweep_module, "take_turns", take_turns)
         swept(["fake-a", "fake-b", "fake-c", "fake-d"], together=1, again=False)
         assert shares == expected
+
+
+def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept, no_more_rounds):
+    """Whether it is the baseline or not."""
+    for arms in (["fake-a", "fake-fixed-shapes"], ["fake-fixed-shapes", "fake-a"]):
+        sweep, results = swept(arms, order="arrival", again=False)
+        failing = results["fake-fixed-shapes"]
+        assert (failing.status, failing.new_shapes_ms) == ("ok", None), failing.failure
+        assert failing.latency_ms is not None
+        assert results["fake-a"].new_shapes_ms is not None
+        assert len(sweep.comparisons) == 1
+    assert worker_processes() == []
+
+
+def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatch, no_more_rounds):
+    """Until then, the groups are compared with a process that has seen no other shapes."""
+    names, requests = {}, []
+    send = Worker.send
+
+    def record(self, kind, request):
+        names.setdefault(self, request.get("name"))
+        requests.append((names[self], kind))
+        send(self, kind, request)
+
+    monkeypatch.setattr(Worker, "send", record)
+    _, results = swept(["fake-a", "fake-b", "fake-c"], order="arrival", together=1, again=False)
+    assert all(result.new_shapes_ms is not None for result in results.values())
+    later = requests[requests.index(("fake-a", "new_shapes")) :]
+    assert "sample" not in {kind for _, kind in later}
 
 
 def test_large_models_have_fewer_workers_alive():

@@ -39,6 +39,8 @@ class FakeArm:
     def use(self, batches):
         self.new_shapes = {batch.source.shape for batch in batches} - self.known_shapes
         self.known_shapes |= self.new_shapes
+        if self.arm == "fake-fixed-shapes" and self.calls:
+            raise ValueError("the shapes of the first batches are compiled in")
         self.prepared = [self.model.prepare(self.cell.workload, batch) for batch in batches]
 
     def call(self):
@@ -87,6 +89,7 @@ _EAGER = (
     "hang",
     "hoard",
     "slow-compiler",
+    "fixed-shapes",
 )
 _WRONG = ("inaccurate", "wrong-shape", "nan")
 FAKE_ARMS = {
