@@ -198,13 +198,16 @@ class Sweep:
             baseline = outcome.baseline
             self.comparisons += outcome.comparisons
             others = [case for case in alive if case != baseline]
-            if not outcome.is_interrupted:
-                # The baseline comes last: no arm may be compared with a process that has compiled other shapes.
-                last = [] if baseline is None or cases else [baseline]
-                workers.time_new_shapes([*others, *last])
+            is_interrupted = outcome.is_interrupted
+            # The baseline comes last: no arm may be compared with a process that has compiled other shapes.
+            last = [] if baseline is None or cases else [baseline]
+            try:
+                workers.time_new_shapes([] if is_interrupted else [*others, *last])
+            except KeyboardInterrupt:
+                is_interrupted = True
             extra_time.spend(outcome.extra_seconds)
             workers.close(others)
-            yield outcome.is_interrupted
+            yield is_interrupted
 
     def _start(self, case: Case, workers: Workers) -> bool:
         is_alive = workers.start(case)

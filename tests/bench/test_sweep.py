@@ -126,6 +126,30 @@ def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatc
     assert "sample" not in {kind for _, kind in later}
 
 
+def test_an_interrupt_on_new_shapes_keeps_the_times(swept, monkeypatch, no_more_rounds):
+    def interrupt(self, cases):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool.Workers, "time_new_shapes", interrupt)
+    seen = []
+    monkeypatch.setattr(sweep_module.Sweep, "time_cells", interrupted(sweep_module.Sweep.time_cells, seen))
+    _, results = swept(["fake-a", "fake-b"], order="arrival", again=False)
+    assert seen == ["interrupted"]
+    assert {name for name, result in results.items() if result.latency_ms} == {"fake-a", "fake-b"}
+
+
+def interrupted(time_cells, seen):
+    """Return ``time_cells`` so that it notes an interrupt, and ends."""
+
+    def run(self):
+        try:
+            time_cells(self)
+        except KeyboardInterrupt:
+            seen.append("interrupted")
+
+    return run
+
+
 def test_large_models_have_fewer_workers_alive():
     sizes = [sweep_module.group_size(mebibytes, 3) for mebibytes in (0, 500, 1800, 2500, 3500, 50_000)]
     assert sizes == [3, 3, 3, 2, 1, 1]
