@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-ROUNDS = 11
+ROUNDS = 5
 
 COMMANDS: Mapping[str, Sequence[str]] = {
     "python -c pass": ("-c", "pass"),
