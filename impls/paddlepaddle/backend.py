@@ -47,7 +47,9 @@ class Backend:
         self.place = paddle.set_device("gpu" if device == "cuda" else "cpu")
         if (dtype, mode) != ("bfloat16", "compiled"):
             self._check_kernels()
-        self.transformer = Transformer(checkpoint.config)
+        # Compute nothing: the checkpoint provides the values.
+        with weights.without_values(self.dtype):
+            self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, self.dtype)
         self.transformer.eval()
         if mode == "compiled" and can_pack(self.config, device, dtype):

@@ -114,22 +114,19 @@ class _Deployed(nn.Layer):
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the program. The engine has one set of inputs and outputs, so threads take turns."""
         with self.lock:
-            return self._run(inputs)
-
-    def _run(self, inputs: Mapping[str, Tensor]) -> Any:
-        if self.converts:
-            inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
-        if self.predictor is None:
-            original = self.transformer
             if self.converts:
-                self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
-            self.predictor = self._build(inputs)
-            self.transformer = original
-        for name in self.names:
-            self.predictor.get_input_handle(name).share_external_data(inputs[name])
-        self.predictor.run()
-        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
-        outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
+                inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
+            if self.predictor is None:
+                original = self.transformer
+                if self.converts:
+                    self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
+                self.predictor = self._build(inputs)
+                self.transformer = original
+            for name in self.names:
+                self.predictor.get_input_handle(name).share_external_data(inputs[name])
+            self.predictor.run()
+            handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
+            outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
         return pack_sequence_as(self.structure, outputs)
 
     def _build(self, inputs: Mapping[str, Tensor]) -> inference.Predictor:

@@ -3,7 +3,8 @@
 The attribute paths are the canonical names, and ``nn.Linear`` stores (in, out), as the canonical layout does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import paddle
@@ -15,6 +16,18 @@ from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
 
 from .transformer import Transformer
+
+
+@contextmanager
+def without_values(dtype: paddle.dtype) -> Iterator[None]:
+    """Enter a context in which new parameters get this dtype and no values. Drawing BERT-base takes a second."""
+    before = paddle.get_default_dtype()
+    paddle.set_default_dtype(dtype)
+    try:
+        with paddle.LazyGuard():
+            yield
+    finally:
+        paddle.set_default_dtype(before)
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:

@@ -162,5 +162,5 @@ def test_missing_compiler_is_refused(make_checkpoint, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     for mode in COMPILED:
         with pytest.raises(FrameworkError, match=rf"^PyTorch: mode '{mode}' needs a C\+\+ compiler; install g\+\+"):
-            triglot.build("torch", make_checkpoint("bert-base-tiny"), mode=mode)
-    triglot.build("torch", make_checkpoint("bert-base-tiny"))
+            triglot.build("torch", make_checkpoint("translation-tiny"), mode=mode)
+    triglot.build("torch", make_checkpoint("translation-tiny"))

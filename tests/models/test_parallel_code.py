@@ -34,13 +34,14 @@ SPELLINGS = {"torch": "native", "paddle": "native", "jax": "native"}
 TRAINER = {f"Trainer.{name}" for name in ("__init__", "step", "moments", "_resume")}
 # Helpers that only one framework needs, each with the reason.
 OWN_HELPERS = {
-    # It would draw parameters that have no values yet.
+    # Modules would draw parameters, which the checkpoint replaces.
     ("pytorch", "weights.py"): {"WithoutNoise", "WithoutNoise.__torch_function__"},
     ("numpy_reference", "weights.py"): {
         "place",
         "np2native",
         "native2np",
     },  # no state_dict; nothing to convert
+    ("paddlepaddle", "weights.py"): {"without_values"},
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
     ("flax_nnx", "backend.py"): {"_abstract_transformer"},  # tracing a module takes time, so it is done once
