@@ -170,7 +170,7 @@ def with_heads(transformer: Transformer, names: Collection[str]) -> Transformer:
 
 
 def gains_nothing(valid: Array) -> bool:
-    """Return whether a batch has no padding, and a shape from the buckets. Then padded programs are faster."""
+    """Return whether the padded programs are faster: for a batch without padding, in a shape from the buckets."""
     rows, length = valid.shape
     recurs = length == bucket(length, WINDOW_STEPS) and rows * length == bucket(rows * length)
     return recurs and bool(np.asarray(valid).all())
