@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config, items):
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             item.add_marker(
                 pytest.mark.xdist_group(
-                    f"{item.path.stem} {parameters.get('framework', parameters.get('planted_in', ''))}"
+                    f"{item.path.stem} {parameters.get('framework', parameters.get('tried_in', ''))}"
                 )
             )
     long = {

@@ -96,7 +96,8 @@ class Arm:
 
     def compiles_cpp(self, config: ModelConfig, workload: str, dtype: str, device: str) -> bool:
         """Return whether PyTorch's compiler translates the arm to C++."""
-        is_packed = (self.mode, workload) == ("compiled", "forward") and can_pack(config, device, dtype)
+        packs = workload in {"compiled": ("forward",), "jit": WITH_GRADIENTS}.get(self.mode, ())
+        is_packed = not self.peer and packs and can_pack(config, device, dtype)
         return (self.framework, device) == ("torch", "cpu") and self.mode != "eager" and not is_packed
 
     def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:

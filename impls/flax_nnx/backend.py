@@ -21,6 +21,7 @@ from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
 from .packed import Packed
+from .packed_loss import PackedLoss
 from .transformer import Transformer
 
 DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
@@ -62,6 +63,8 @@ class Backend:
             self.encode = in_mode(mode, execution.encode, self.transformer)
             self.run = in_mode(mode, execution.run, self.transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
+        packs = mode == "jit" and can_pack(self.config, device, dtype)
+        self.loss = PackedLoss(self.transformer) if packs else training.Loss(self.transformer)
         self.generator = Generator(self.transformer)
 
     @cached_property
@@ -99,11 +102,11 @@ class Backend:
         self, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
     ) -> tuple[Array, dict[str, Array]]:
         """Return the loss of a batch, and its gradients by parameter name."""
-        return training.gradients(self.transformer, inputs, dropout_masks)
+        return training.gradients(self.transformer, self.loss, inputs, dropout_masks)
 
     def trainer(self, plan: Plan, moments: Moments | None) -> training.Trainer:
         """Return a trainer of the transformer, which resumes from ``moments`` if there are any."""
-        return training.Trainer(self.transformer, plan, moments)
+        return training.Trainer(self.transformer, self.loss, plan, moments)
 
     def wait(self, result: Any) -> None:
         """Wait until a result is computed."""

@@ -20,6 +20,7 @@ from jax import numpy as jnp
 
 from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, window_lengths, windows
 from triglot.shared.inputs.packing import Packing, pack
+from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
 
 from . import execution
@@ -37,10 +38,7 @@ class Packed:
         self.config = transformer.config
         self.encode_padded = compiled(execution.encode, transformer)
         self.run_padded = compiled(execution.run, transformer)
-        packed: Any = nnx.clone(transformer, variables=False)
-        for layer in packed.encoder.layers:
-            layer.attention = PackedAttention(layer.attention)
-        self.encoder = compiled(encode, packed)
+        self.encoder = compiled(encode, with_packed_attention(transformer))
         heads = self.config.heads_on_top
         self.token_heads = self.row_heads = None
         if token_heads := [name for name in heads if name in TOKEN_HEADS]:
@@ -72,25 +70,35 @@ class Packed:
 
     def encode_packed(self, inputs: Mapping[str, Array]) -> tuple[Packing, Array]:
         """Return the packing of a batch, and the output of the encoder for its tokens, (N, D); the rest is padding."""
-        packing = pack(np.asarray(inputs["valid"]), skip_padding=self.config.positions_skip_padding)
-        size = bucket(len(packing.tokens))
-
-        def packed(name: str) -> np.ndarray:
-            array = np.asarray(inputs[name])
-            return padded(array.reshape(-1, *array.shape[2:])[packing.tokens], size)
-
-        arrays = {name: packed(name) for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs}
-        positions = padded(packing.positions.astype(np.int32), size)
-        return packing, self.encoder(arrays, positions, windows(packing.lengths, size, self.config.source_max_length))
+        packing, arrays = packed_inputs(self.config, inputs)
+        return packing, self.encoder(arrays)
 
 
-def encode(transformer: Any, packed: Mapping[str, Array], positions: Array, windows: Windows) -> Array:
-    """Return the output of the encoder for packed tokens, (N, D). packed: the arrays of a batch by name, (N, ...)."""
+def packed_inputs(config: ModelConfig, inputs: Mapping[str, Array]) -> tuple[Packing, dict[str, Any]]:
+    """Return the packing of a batch, and what a program on packed tokens reads, by name.
+
+    The arrays of the batch, (N, ...), "positions", (N,), and "windows".
+    """
+    packing = pack(np.asarray(inputs["valid"]), skip_padding=config.positions_skip_padding)
+    size = bucket(len(packing.tokens))
+
+    def packed(name: str) -> np.ndarray:
+        array = np.asarray(inputs[name])
+        return padded(array.reshape(-1, *array.shape[2:])[packing.tokens], size)
+
+    arrays: dict[str, Any] = {name: packed(name) for name in inputs}
+    arrays["positions"] = padded(packing.positions.astype(np.int32), size)
+    arrays["windows"] = windows(packing.lengths, size, config.source_max_length)
+    return packing, arrays
+
+
+def encode(transformer: Any, packed: Mapping[str, Any]) -> Array:
+    """Return the output of the encoder for packed tokens, (N, D). ``packed``: see ``packed_inputs``."""
     x = packed["source"]
     if transformer.config.source_vocabulary:  # each token is a row of its own, which begins at its position
         ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
-        x = transformer.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
-    return transformer.encoder(x, windows)
+        x = transformer.embeddings(x[:, None], *ids, packed["positions"][:, None])[:, 0]
+    return transformer.encoder(x, packed["windows"])
 
 
 def score_tokens(transformer: Transformer, x: Array) -> dict[str, Array]:
@@ -117,36 +125,83 @@ class PackedAttention(nnx.Module):
         self, query: Array, key: Array, value: Array, windows: Windows, probe: Probe | None = None
     ) -> tuple[Array, None]:
         """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D)."""
-        config = self.config
         projected = self.query(query), self.key(key), self.value(value)
-        context = jnp.zeros((len(query), config.heads * config.value_size), query.dtype)
-        # Each loop runs once for each row of its window length, so one program serves every batch of N tokens.
-        for i, length in enumerate(window_lengths(len(query), config.source_max_length)):
-            attend = partial(self.attend, projected=projected, windows=windows, length=length)
-            context = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], attend, context)
-        output = self.output(context)
-        return jax.nn.relu(output) if config.attention_output_activation == "relu" else output, None
+        output = self.output(attend(self.config, windows, *projected))
+        return jax.nn.relu(output) if self.config.attention_output_activation == "relu" else output, None
 
-    def attend(self, row: Array, context: Array, projected: Sequence[Array], windows: Windows, length: int) -> Array:
-        """Return ``context``, (N, H * V), with the context of one row filled in. Its window has ``length`` tokens.
 
-        projected: queries and keys, (N, H * K), and values, (N, H * V).
-        """
-        config = self.config
-        begin = jnp.minimum(windows.starts[row], len(context) - length)  # the window ends where the tokens end
-        place = begin + jnp.arange(length) - windows.starts[row]
-        own = (place >= 0) & (place < windows.lengths[row])
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(config: ModelConfig, windows: Windows, queries: Array, keys: Array, values: Array) -> Array:
+    """Return the contexts of all rows, (N, H * V). queries, keys: (N, H * K). values: (N, H * V)."""
+    projected = queries, keys, values
 
-        def read(x: Array) -> Array:
-            # Other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
-            x = jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, length), 0.0)
-            return x.reshape(length, config.heads, -1).swapaxes(0, 1)
-
-        queries, keys, values = map(read, projected)
-        scores = jnp.matmul(queries * config.key_size**-0.5, keys.swapaxes(-1, -2))
-        attended = jnp.matmul(masked_softmax(scores, own, None, config), values).swapaxes(0, 1).reshape(length, -1)
+    def fill_in(row: Array, context: Array, length: int) -> Array:
+        begin, own = window(row, windows, len(context), length)
+        attended = attend_window(config, own, *(read(x, begin, own) for x in projected))
         others = lax.dynamic_slice_in_dim(context, begin, length)
         return lax.dynamic_update_slice_in_dim(context, jnp.where(own[:, None], attended, others), begin, 0)
+
+    return for_each_row(config, windows, jnp.zeros_like(values), fill_in)
+
+
+def attend_forward(config: ModelConfig, windows: Windows, *projected: Array) -> tuple[Array, Any]:
+    """Return the contexts, and what ``attend_backward`` needs."""
+    return attend(config, windows, *projected), (windows, projected)
+
+
+def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[Any, ...]:
+    """Return the gradients of queries, keys and values. JAX derives no loop whose length it does not know.
+
+    The weights of each window are computed again, which takes less time than writing and reading them.
+    """
+    windows, projected = saved
+
+    def fill_in(row: Array, gradients: tuple[Array, ...], length: int) -> tuple[Array, ...]:
+        begin, own = window(row, windows, len(gradient), length)
+        _, derive = jax.vjp(partial(attend_window, config, own), *(read(x, begin, own) for x in projected))
+        return tuple(
+            lax.dynamic_update_slice_in_dim(
+                whole, jnp.where(own[:, None], part, lax.dynamic_slice_in_dim(whole, begin, length)), begin, 0
+            )
+            for whole, part in zip(gradients, derive(read(gradient, begin, own)), strict=True)
+        )
+
+    return None, *for_each_row(config, windows, tuple(map(jnp.zeros_like, projected)), fill_in)
+
+
+attend.defvjp(attend_forward, attend_backward)
+
+
+def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:
+    """Return ``filled`` after ``fill_in(row, filled, length)`` for every row, with the length of its window.
+
+    Each loop runs once for each row of its window length, so one program serves every batch of N tokens.
+    """
+    for i, length in enumerate(window_lengths(len(windows.starts), config.source_max_length)):
+        filled = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], partial(fill_in, length=length), filled)
+    return filled
+
+
+def window(row: Array, windows: Windows, tokens: int, length: int) -> tuple[Array, Array]:
+    """Return where the window of a row begins, and which of its tokens are those of the row, bool (L,)."""
+    begin = jnp.minimum(windows.starts[row], tokens - length)  # the window ends where the tokens end
+    place = begin + jnp.arange(length) - windows.starts[row]
+    return begin, (place >= 0) & (place < windows.lengths[row])
+
+
+def read(x: Array, begin: Array, own: Array) -> Array:
+    """Return a window, (L, ...). x: (N, ...).
+
+    Other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
+    """
+    return jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, len(own)), 0.0)
+
+
+def attend_window(config: ModelConfig, own: Array, queries: Array, keys: Array, values: Array) -> Array:
+    """Return the context, (L, H * V). queries, keys: (L, H * K). values: (L, H * V)."""
+    queries, keys, values = (x.reshape(len(own), config.heads, -1).swapaxes(0, 1) for x in (queries, keys, values))
+    scores = jnp.matmul(queries * config.key_size**-0.5, keys.swapaxes(-1, -2))
+    return jnp.matmul(masked_softmax(scores, own, None, config), values).swapaxes(0, 1).reshape(len(own), -1)
 
 
 def compiled(program: Callable[..., Any], transformer: Transformer) -> Callable[..., Any]:
@@ -159,6 +214,14 @@ def compiled(program: Callable[..., Any], transformer: Transformer) -> Callable[
         return program(nnx.merge(graph, jax.tree.unflatten(structure, leaves)), *inputs)
 
     return partial(jax.jit(run), leaves)
+
+
+def with_packed_attention(transformer: Transformer) -> Any:
+    """Return the same transformer for packed tokens. The weights are shared with the original."""
+    packed: Any = nnx.clone(transformer, variables=False)
+    for layer in packed.encoder.layers:
+        layer.attention = PackedAttention(layer.attention)
+    return packed
 
 
 def with_heads(transformer: Transformer, names: Collection[str]) -> Transformer:

@@ -3,9 +3,9 @@
 Shapes: B batch, S source length, D hidden size, T target length, V target vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import optax
@@ -56,25 +56,44 @@ def loss(
     return cross_entropy(scores, inputs["labels"]), (scores.argmax(axis=-1) == inputs["labels"]).sum()
 
 
+class Program(NamedTuple):
+    """What JAX compiles: ``loss``, or a function like it, and the structure of the transformer that it computes."""
+
+    loss: Callable[..., tuple[Array, Array]]
+    graph: nnx.GraphDef[Any]
+
+
+class Loss:
+    """The program that computes the loss of a transformer."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.config = transformer.config
+        self.graph, _ = nnx.split(transformer, nnx.Param)
+
+    def program(
+        self, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
+    ) -> tuple[Program, Mapping[str, Any]]:
+        """Return the program for a batch, and its inputs."""
+        return Program(loss, self.graph), inputs
+
+
 @partial(jax.jit, static_argnums=0)
 def _derive(
-    graph: nnx.GraphDef[Transformer],
-    parameters: nnx.State,
-    inputs: Mapping[str, Array],
-    dropout_masks: Mapping[str, Array],
+    program: Program, parameters: nnx.State, inputs: Mapping[str, Any], dropout_masks: Mapping[str, Array]
 ) -> tuple[tuple[Array, Array], nnx.State]:
     def value_of(parameters: nnx.State) -> tuple[Array, Array]:
-        return loss(nnx.merge(graph, parameters), inputs, dropout_masks)
+        return program.loss(nnx.merge(program.graph, parameters), inputs, dropout_masks)
 
     return jax.value_and_grad(value_of, has_aux=True)(parameters)
 
 
 def gradients(
-    transformer: Transformer, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
+    transformer: Transformer, compute_loss: Loss, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
     """Return the loss of a batch, and its gradients by parameter name."""
-    graph, parameters = nnx.split(transformer, nnx.Param)
-    (value, _), state = _derive(graph, parameters, inputs, dropout_masks)
+    _, parameters = nnx.split(transformer, nnx.Param)
+    program, arrays = compute_loss.program(inputs, dropout_masks)
+    (value, _), state = _derive(program, parameters, arrays, dropout_masks)
     return value, weights.by_name(transformer.config, state)
 
 
@@ -84,14 +103,14 @@ def _optimizer(rate: float | Array) -> optax.GradientTransformation:
 
 @partial(jax.jit, static_argnums=0)
 def _update(
-    graph: nnx.GraphDef[Transformer],
+    program: Program,
     parameters: nnx.State,
     state: optax.OptState,
     rate: Array,
-    inputs: Mapping[str, Array],
+    inputs: Mapping[str, Any],
     dropout_masks: Mapping[str, Array],
 ) -> tuple[Array, Array, nnx.State, optax.OptState]:
-    (value, correct), gradients = _derive(graph, parameters, inputs, dropout_masks)
+    (value, correct), gradients = _derive(program, parameters, inputs, dropout_masks)
     changes, state = _optimizer(rate).update(gradients, state, parameters)
     return value, correct, cast("nnx.State", optax.apply_updates(parameters, changes)), state
 
@@ -102,10 +121,13 @@ class Trainer:
     ``moments``: those of the training run to resume; None: start a new one.
     """
 
-    def __init__(self, transformer: Transformer, plan: Plan, moments: Moments | None = None) -> None:
+    def __init__(
+        self, transformer: Transformer, compute_loss: Loss, plan: Plan, moments: Moments | None = None
+    ) -> None:
         self.transformer = transformer
+        self.compute_loss = compute_loss
         self.plan = plan
-        self.graph, self.parameters = nnx.split(transformer, nnx.Param)
+        _, self.parameters = nnx.split(transformer, nnx.Param)
         # On the device of the parameters, so that the second step is not compiled again.
         device = next(iter(jax.tree.leaves(self.parameters))).device
         self.state = jax.device_put(_optimizer(plan.rate).init(self.parameters), device)
@@ -119,8 +141,9 @@ class Trainer:
         # its rate falls one step late.
         rate = jnp.asarray(self.plan.rate_at(self.steps))
         # The whole step is compiled: operation by operation, JAX takes a hundred times as long.
+        program, arrays = self.compute_loss.program(inputs, dropout_masks)
         value, correct, self.parameters, self.state = _update(
-            self.graph, self.parameters, self.state, rate, inputs, dropout_masks
+            program, self.parameters, self.state, rate, arrays, dropout_masks
         )
         nnx.update(self.transformer, self.parameters)
         self.steps += 1

@@ -20,6 +20,7 @@ from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
 from .packed import Packed
+from .packed_loss import PackedLoss
 from .transformer import Transformer
 
 DTYPES = {
@@ -61,6 +62,8 @@ class Backend:
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.
         self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
+        if mode == "jit" and can_pack(self.config, device, dtype):
+            self.loss = PackedLoss(self.transformer, self.loss)
         self.generator = Generator(self.transformer)
         if mode != "eager" and self.config.kind == "encoder_decoder":
             self.generator.compile()

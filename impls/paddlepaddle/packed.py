@@ -11,7 +11,7 @@ group; H heads; n groups, which have P tokens when they are padded.
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import paddle
@@ -19,6 +19,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional
 
 from triglot.shared.inputs.packing import pack
+from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
 
 from .attention import MultiHeadAttention
@@ -35,60 +36,61 @@ class Packed:
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config
-        layers = [self.packed_layer(layer) for layer in transformer.encoder.layers]
-        encoder, heads = swapped(transformer.encoder, layers=nn.LayerList(layers)), transformer.heads
+        packed: Any = with_attention(transformer, PackedAttention)
         if "masked_lm" in self.config.heads_on_top:
-            heads = swapped(heads, masked_lm=PackedMaskedLM(heads.masked_lm))
-        packed = swapped(transformer, encoder=encoder, heads=heads)
+            packed = swapped(packed, heads=swapped(packed.heads, masked_lm=PackedMaskedLM(packed.heads.masked_lm)))
         self.programs = {program: in_mode("compiled", program, packed) for program in (encode, run)}
-
-    def packed_layer(self, layer: Any) -> nn.Layer:
-        """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
-        return swapped(layer, attention=PackedAttention(layer.attention))
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
-        return self.programs[encode]({**inputs, **self.packing(inputs["valid"])})
+        return self.programs[encode]({**inputs, **packing(self.config, inputs["valid"])})
 
     def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of the encoder, and the outputs of the heads by name."""
-        return self.programs[run]({**inputs, **self.packing(inputs["valid"])})
+        return self.programs[run]({**inputs, **packing(self.config, inputs["valid"])})
 
-    def packing(self, valid: Tensor) -> dict[str, Tensor]:
-        """Return the packing of a batch as inputs of a program, by name. valid: bool (B, S), True for real tokens.
 
-        "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
-        "starts" and "padded_starts", (n + 1,): where each group begins among the N tokens, and among the P tokens of
-        all padded groups. "places", (P, 1): the index of the packed token at each of them. "allowed", bool (P,): True
-        for real tokens. "real", (N, 2): the row and the column of each real token in its group.
-        """
-        packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
-        allowed, places = [], []
-        for group in packing.groups:
-            full = np.ones((group.rows, group.length), np.bool_)
-            allowed.append(full if group.valid is None else group.valid)
-            places.append(group.start + (np.arange(full.size) if group.places is None else group.places))
-        arrays = {
-            "tokens": packing.tokens,
-            "positions": packing.positions,
-            "rows": np.array([group.rows for group in packing.groups]),
-            "starts": np.array([0, *(group.stop for group in packing.groups)]),
-            "padded_starts": np.cumsum([0, *map(len, places)]),
-            "places": np.concatenate(places)[:, None],
-            "allowed": np.concatenate([mask.ravel() for mask in allowed]),
-            "real": np.concatenate([np.argwhere(mask) for mask in allowed]),
-        }
-        if not self.config.source_vocabulary or self.config.positions == "none":
-            del arrays["positions"]  # the engine refuses an input that nothing reads
-        return {name: paddle.to_tensor(array) for name, array in arrays.items()}
+def packing(config: ModelConfig, valid: Tensor) -> dict[str, Tensor]:
+    """Return the packing of a batch as inputs of a program, by name. valid: bool (B, S), True for real tokens.
+
+    "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
+    "starts" and "padded_starts", (n + 1,): where each group begins among the N tokens, and among the P tokens of
+    all padded groups. "places", (P, 1): the index of the packed token at each of them. "allowed", bool (P,): True
+    for real tokens. "real", (N, 2): the row and the column of each real token in its group.
+    """
+    packed = pack(valid.numpy(), skip_padding=config.positions_skip_padding)
+    allowed, places = [], []
+    for group in packed.groups:
+        full = np.ones((group.rows, group.length), np.bool_)
+        allowed.append(full if group.valid is None else group.valid)
+        places.append(group.start + (np.arange(full.size) if group.places is None else group.places))
+    arrays = {
+        "tokens": packed.tokens,
+        "positions": packed.positions,
+        "rows": np.array([group.rows for group in packed.groups]),
+        "starts": np.array([0, *(group.stop for group in packed.groups)]),
+        "padded_starts": np.cumsum([0, *map(len, places)]),
+        "places": np.concatenate(places)[:, None],
+        "allowed": np.concatenate([mask.ravel() for mask in allowed]),
+        "real": np.concatenate([np.argwhere(mask) for mask in allowed]),
+    }
+    if not config.source_vocabulary or config.positions == "none":
+        del arrays["positions"]  # the engine refuses an input that nothing reads
+    return {name: paddle.to_tensor(array) for name, array in arrays.items()}
 
 
 # ``not_to_static``: the programs have no ``if`` or loop over tensors in Python and read no unknown size from ``shape``,
 # so Paddle need not rewrite their source, which would take seconds at the first call.
 @paddle.jit.not_to_static
 def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the output of the encoder, (B, S, D). ``inputs``: also those of ``Packed.packing``."""
-    valid, tokens = inputs["valid"], inputs["tokens"]
+    """Return the output of the encoder, (B, S, D). ``inputs``: also those of ``packing``."""
+    tokens, x = encode_packed(transformer, inputs)
+    return unpacked(x, tokens, inputs["valid"])
+
+
+def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the indices of the N real tokens, and the output of the encoder for them, (N, D)."""
+    tokens = inputs["tokens"]
     names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
     packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in names}
     x = packed["source"]
@@ -96,7 +98,7 @@ def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
         ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
         positions = inputs["positions"][:, None] if "positions" in inputs else 0
         x = transformer.embeddings(x[:, None], *ids, positions)[:, 0]
-    return unpacked(transformer.encoder(x, inputs), tokens, valid)
+    return tokens, transformer.encoder(x, inputs)
 
 
 @paddle.jit.not_to_static
@@ -122,19 +124,26 @@ class PackedAttention(nn.Layer):
     ) -> tuple[Tensor, None]:
         """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D).
 
-        ``groups``: see ``Packed.packing``.
+        ``groups``: see ``packing``.
         """
-        projected = self.query(query), self.key(key), self.value(value)
+        output = self.output(self.contexts(self.query(query), self.key(key), self.value(value), groups))
+        return functional.relu(output) if self.config.attention_output_activation == "relu" else output, None
+
+    def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+        """Return the contexts of all tokens, (N, ...)."""
+        projected = queries, keys, values
         # The loop is part of the program, which serves any number of groups. The first group is outside, because the
         # engine cannot begin with a context of no tokens.
         first, end = paddle.zeros([1], "int64"), paddle.shape(groups["rows"])[0]
-        _, context = paddle.static.nn.while_loop(
-            lambda group, _: group < end,
-            lambda group, context: [group + 1, paddle.concat([context, self.attend(*projected, groups, group)])],
-            [first + 1, self.attend(*projected, groups, first)],
+        _, context = cast(
+            "list[Tensor]",
+            paddle.static.nn.while_loop(
+                lambda group, _: group < end,
+                lambda group, context: [group + 1, paddle.concat([context, self.attend(*projected, groups, group)])],
+                [first + 1, self.attend(*projected, groups, first)],
+            ),
         )
-        output = self.output(context)
-        return functional.relu(output) if self.config.attention_output_activation == "relu" else output, None
+        return context
 
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor], group: Tensor
@@ -179,6 +188,12 @@ class PackedMaskedLM(nn.Layer):
 def part(array: Tensor, starts: Tensor, group: Tensor) -> Tensor:
     """Return the part of an array that belongs to a group."""
     return paddle.slice(array, [0], [paddle.gather(starts, group)], [paddle.gather(starts, group + 1)])
+
+
+def with_attention(transformer: Transformer, kind: type[PackedAttention]) -> Any:
+    """Return the same transformer for packed tokens. The weights are shared with the original."""
+    layers = [swapped(layer, attention=kind(layer.attention)) for layer in transformer.encoder.layers]
+    return swapped(transformer, encoder=swapped(transformer.encoder, layers=nn.LayerList(layers)))
 
 
 def swapped(layer: AnyLayer, **layers: nn.Layer) -> AnyLayer:

@@ -19,6 +19,7 @@ from . import execution, masks, training, weights
 from .execution import in_mode
 from .generation import Generator
 from .packed import Packed, has_kernels
+from .packed_loss import PackedLoss
 from .transformer import Transformer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -52,6 +53,8 @@ class Backend:
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.
         self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
+        if mode == "jit" and can_pack(self.config, device, dtype):
+            self.loss = PackedLoss(self.transformer, self.loss)
         self.generator = Generator(self.transformer)
         if mode != "eager" and self.config.kind == "encoder_decoder":
             self.generator.compile()

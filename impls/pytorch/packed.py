@@ -9,7 +9,7 @@ group; H heads, K key size.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,9 +42,7 @@ class Packed:
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config
-        layers = [self.packed_layer(layer) for layer in transformer.encoder.layers]
-        self.embeddings = transformer.embeddings if self.config.source_vocabulary else None
-        self.encoder = swapped(transformer.encoder, layers=nn.ModuleList(layers))
+        self.packed = with_layers(transformer, map(self.packed_layer, transformer.encoder.layers))
         self.heads = transformer.heads
         if "masked_lm" in self.config.heads_on_top:
             table = transformer.embeddings.token.weight if self.config.tied_embeddings else None
@@ -53,9 +51,11 @@ class Packed:
     def packed_layer(self, layer: Any) -> nn.Module:
         """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
         processes = {name: child for name, child in layer.named_children() if isinstance(child, PrePostProcess)}
+        attention = layer.attention
+        output = PackedLinear(attention.output.weight, attention.output.bias)
         return swapped(
             layer,
-            attention=PackedAttention(layer.attention),
+            attention=PackedAttention(self.config, PackedLinear(*joined_projections(attention)), output),
             feed_forward=PackedFeedForward(layer.feed_forward, self.config),
             **{name: without_dropout(process) for name, process in processes.items()},
         )
@@ -63,22 +63,32 @@ class Packed:
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
         valid = inputs["valid"]
-        packing = pack(valid.numpy(), skip_padding=self.config.positions_skip_padding)
-        number = len(packing.tokens)
-        tokens, positions = (torch.from_numpy(with_spares(array)) for array in (packing.tokens, packing.positions))
-        names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
-        packed = {name: inputs[name].flatten(0, 1)[tokens] for name in names}
-        x = packed["source"]
-        if self.embeddings is not None:  # each token is a row of its own, which begins at its position
-            ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
-            x = self.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
-        x = self.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups])
-        return unpacked(x[:number], tokens[:number], valid.shape)
+        tokens, x = encode_packed(self.packed, inputs)
+        return unpacked(x, tokens, valid.shape)
 
     def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of the encoder, and the outputs of the heads by name."""
         x = self.encode(inputs)
         return x, self.heads(x, inputs["valid"], None)
+
+
+def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the indices of the N real tokens, and the output of the encoder for them, (N, D).
+
+    ``transformer``: one whose attention takes packed tokens. ``inputs``: see ``execution.py``.
+    """
+    config = transformer.config
+    packing = pack(inputs["valid"].numpy(), skip_padding=config.positions_skip_padding)
+    number = len(packing.tokens)
+    tokens, positions = (torch.from_numpy(with_spares(array)) for array in (packing.tokens, packing.positions))
+    names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
+    packed = {name: inputs[name].flatten(0, 1)[tokens] for name in names}
+    x = packed["source"]
+    if config.source_vocabulary:  # each token is a row of its own, which begins at its position
+        ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
+        x = transformer.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
+    x = transformer.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups])
+    return tokens[:number], x[:number]
 
 
 class PlacedGroup:
@@ -100,12 +110,12 @@ class PlacedGroup:
     def pad(self, x: Tensor) -> Tensor:
         """Return the rows of the group, (G, L, ...). x: (N, ...)."""
         own = x[self.tokens]
-        return (own if self.places is None else own[self.places]).unflatten(0, self.shape)
+        return (own if self.places is None else own.index_select(0, self.places)).unflatten(0, self.shape)
 
     def unpad(self, x: Tensor) -> Tensor:
         """Return the real tokens. x: (G, L, ...)."""
         flat = x.flatten(0, 1)
-        return flat if self.real is None else flat[self.real]
+        return flat if self.real is None else flat.index_select(0, self.real)
 
 
 class PackedLinear(nn.Module):
@@ -141,14 +151,12 @@ class PackedFeedForward(nn.Module):
 class PackedAttention(nn.Module):
     """Self-attention in groups of rows, by a fused kernel that never stores the weights."""
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, config: ModelConfig, projections: nn.Module, output: nn.Module) -> None:
+        """projections: returns query, key and value side by side."""
         super().__init__()
-        self.config = attention.config
-        projections = attention.query, attention.key, attention.value
-        weight = torch.cat([projection.weight for projection in projections])
-        bias = torch.cat([projection.bias for projection in projections]) if self.config.projection_bias else None
-        self.projections = PackedLinear(weight, bias)
-        self.output = PackedLinear(attention.output.weight, attention.output.bias)
+        self.config = config
+        self.projections = projections
+        self.output = output
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, groups: Sequence[PlacedGroup], probe: Probe | None = None
@@ -185,6 +193,14 @@ class PackedMaskedLM(nn.Module):
         return unpacked(scores, tokens, valid.shape)
 
 
+def joined_projections(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and the bias of one linear layer that computes query, key and value."""
+    projections = attention.query, attention.key, attention.value
+    weight = torch.cat([projection.weight for projection in projections])
+    bias = torch.cat([projection.bias for projection in projections]) if attention.config.projection_bias else None
+    return weight, bias
+
+
 def has_kernels(dtype: str) -> bool:
     """Return whether this build of PyTorch has oneDNN, with kernels for a number format on this processor."""
     onednn = torch.backends.mkldnn.is_available()
@@ -199,6 +215,11 @@ def with_spares(array: np.ndarray) -> np.ndarray:
     number = len(array)
     size = bucket(number, SIZES) if number >= LARGE else number
     return np.pad(array, (0, size - number), mode="edge")
+
+
+def with_layers(transformer: Transformer, layers: Iterable[nn.Module]) -> Transformer:
+    """Return the same transformer with other layers in its encoder."""
+    return swapped(transformer, encoder=swapped(transformer.encoder, layers=nn.ModuleList(layers)))
 
 
 def swapped(module: AnyModule, **modules: nn.Module) -> AnyModule:

@@ -69,6 +69,11 @@ def gradients(
     return value, dict(zip(parameters, gradients, strict=True))
 
 
+def contiguous(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy. On a CPU, PyTorch's fused Adam misreads weights, gradients and moments that are not."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 class Trainer:
     """Adam (Kingma and Ba 2015) on every parameter, with the learning rate that ``plan`` sets for each step.
 
@@ -81,9 +86,9 @@ class Trainer:
         self.transformer = transformer
         self.compute_loss = compute_loss
         for parameter in transformer.parameters():
-            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)  # not the checkpoint's memory
+            parameter.data = contiguous(parameter.data)  # not the checkpoint's memory
             parameter.requires_grad_(True)
-        self.optimizer = torch.optim.Adam(transformer.parameters(), lr=plan.rate, betas=BETAS, eps=EPSILON)
+        self.optimizer = torch.optim.Adam(transformer.parameters(), lr=plan.rate, betas=BETAS, eps=EPSILON, fused=True)
         # StepLR accumulates products, so a resumed training run would have another rate in the last digit.
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, plan.share_at)
         self.steps = 0
@@ -98,6 +103,7 @@ class Trainer:
         for parameter in self.transformer.parameters():
             if parameter.grad is None:  # of a head without a loss: Adam would skip it, but its moments decay
                 parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = parameter.grad.contiguous()  # see ``contiguous``
         self.optimizer.step()
         self.schedule.step()
         self.steps += 1
@@ -121,7 +127,7 @@ class Trainer:
         first = weights.to_native(config, moments.first, *placement)
         second = weights.to_native(config, moments.second, *placement)
         for name, parameter in parameters.items():
-            state = {"exp_avg": first[name].clone(), "exp_avg_sq": second[name].clone()}
+            state = {"exp_avg": contiguous(first[name]), "exp_avg_sq": contiguous(second[name])}
             self.optimizer.state[parameter] = {"step": torch.tensor(float(moments.steps)), **state}
         self.steps = moments.steps
         self.schedule.last_epoch = moments.steps

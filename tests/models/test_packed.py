@@ -1,5 +1,6 @@
 """The packed encoder: real tokens without padding, in mode ``compiled`` on a CPU."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triglot
+from triglot.impls import PACKAGES
 from triglot.impls.pytorch.packed import with_spares
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
@@ -22,6 +24,8 @@ from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, wind
 from triglot.shared.inputs.packing import LEAST_ROWS, pack
 from triglot.shared.model.config import DECODER_HEADS, Head
 from triglot.shared.model.recipes import recipe
+from triglot.shared.training.dropout_masks import draw_dropout_masks
+from triglot.shared.training.plan import Plan
 
 CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
 
@@ -285,3 +289,33 @@ def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_
     monkeypatch.setattr("triglot.impls.flax_nnx.packed.pack", count)
     model.encode(np.ones((2, length), np.int64))
     assert bool(sizes) == is_packed
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework, make_checkpoint, monkeypatch):
+    """Masks have the shape of the padded batch. Gradients are judged in ``tests/training``."""
+    checkpoint, packings = make_checkpoint("bert-base-tiny"), []
+    module = importlib.import_module(f"triglot.impls.{PACKAGES[framework]}.packed")
+    monkeypatch.setattr(module, "pack", lambda *a, **kw: packings.append(pack(*a, **kw)) or packings[-1])
+    model, generator = triglot.build(framework, checkpoint, mode="jit"), np.random.default_rng(0)
+    batch = inputs.random_batch(model.config, [7, 3, 1, 5], generator)
+    batch = inputs.taught(model.config, batch, generator.standard_normal((4, 7, model.config.hidden_size)))
+    masks = draw_dropout_masks(model.config, batch, generator) if dropped else None
+    model.loss_and_gradients(batch, masks)
+    model.begin_training(Plan())
+    model.training_step(batch, masks)
+    assert [len(packing.tokens) for packing in packings] == ([] if dropped else [16, 16])
+
+
+def test_jax_derives_new_batches_of_similar_size_without_compiling(make_checkpoint):
+    from triglot.impls.flax_nnx import training
+
+    model, generator = triglot.build("jax", make_checkpoint("bert-base-tiny"), mode="jit"), np.random.default_rng(0)
+    derive: Any = training._derive
+    compiled = []
+    for lengths in ([7, 3, 1, 5], [7, 7, 2], [7, 1, 1, 1, 1, 1]):
+        batch = inputs.random_batch(model.config, lengths, generator)
+        vectors = generator.standard_normal((*batch.valid.shape, model.config.hidden_size))
+        model.loss_and_gradients(inputs.taught(model.config, batch, vectors))
+        compiled.append(derive._cache_size())
+    assert compiled[0] == compiled[1] == compiled[2]

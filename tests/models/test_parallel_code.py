@@ -49,11 +49,17 @@ OWN_HELPERS = {
     ("paddlepaddle", "masks.py"): {"exact"},  # elsewhere Python numbers keep their digits
     # It cannot train; it computes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
+    ("pytorch", "training.py"): {"contiguous"},  # for its fused Adam
+    # A compiled function takes everything it reads as arguments.
     ("flax_nnx", "training.py"): {
+        "Program",
+        "Loss",
+        "Loss.__init__",
+        "Loss.program",
         "_update",
         "_derive",
         "_optimizer",
-    },  # a compiled function takes everything it reads as arguments
+    },
     ("numpy_reference", "generation.py"): {"Generator.compile"},  # it is never compiled
     # It compiles only methods of layers. Its inference engine reads a file, names its inputs, and takes float32 even to
     # compute in bfloat16.
@@ -70,7 +76,7 @@ OWN_WORDS = {("numpy_reference", "training.py"): ("", "gradients")}  # a forward
 
 
 # What only serves speed, in the frameworks that need it.
-FOR_SPEED = {"packed.py"}
+FOR_SPEED = {"packed.py", "packed_loss.py"}
 
 
 def files(package):

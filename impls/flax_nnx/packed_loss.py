@@ -1,0 +1,40 @@
+"""The loss of an encoder on packed tokens, for training on a CPU: padding costs little, and few programs are compiled.
+
+It is the loss of ``training.py``. The module shares its weights with the original. ``packed.py`` has the same for
+deployment.
+
+Shapes: N packed tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+from jax import Array
+from jax import numpy as jnp
+
+from . import training
+from .packed import encode, gains_nothing, packed_inputs, with_packed_attention
+from .transformer import Transformer
+
+
+class PackedLoss(training.Loss):
+    """The loss of a batch on packed tokens; with dropout masks, or without padding, that of the padded batch."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        super().__init__(transformer)
+        self.packed, _ = nnx.split(with_packed_attention(transformer), nnx.Param)
+
+    def program(
+        self, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
+    ) -> tuple[training.Program, Mapping[str, Any]]:
+        if dropout_masks or gains_nothing(inputs["valid"]):
+            return super().program(inputs, dropout_masks)
+        _, arrays = packed_inputs(self.config, inputs)
+        return training.Program(loss, self.packed), arrays
+
+
+def loss(transformer: Any, packed: Mapping[str, Any], dropout_masks: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return the loss of a batch, and the number of correct labels, 0. ``packed``: see ``packed_inputs``."""
+    x = encode(transformer, packed)
+    return training.distance(x[None], packed["teacher"][None], packed["valid"][None]), jnp.zeros((), jnp.int32)

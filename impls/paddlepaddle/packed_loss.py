@@ -1,0 +1,42 @@
+"""The loss of an encoder on packed tokens, for training on a CPU: padding costs nothing.
+
+It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
+``packed.py`` has the same for deployment.
+
+Shapes: N real tokens in the batch, D hidden size.
+"""
+
+from collections.abc import Mapping
+
+import paddle
+from paddle import Tensor
+
+from .packed import PackedAttention, encode_packed, packing, with_attention
+from .training import Loss, distance
+from .transformer import Transformer
+
+
+class PackedLoss:
+    """The loss of a batch on packed tokens; with dropout masks, or without padding, that of the padded batch."""
+
+    def __init__(self, transformer: Transformer, padded: Loss) -> None:
+        self.padded = padded
+        self.packed = with_attention(transformer, TrainedAttention)
+
+    def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the number of correct labels, 0. Arguments as in ``training.loss``."""
+        if dropout_masks or bool(inputs["valid"].all()):
+            return self.padded(inputs, dropout_masks)
+        tokens, x = encode_packed(self.packed, {**inputs, **packing(self.packed.config, inputs["valid"])})
+        teacher = paddle.gather(inputs["teacher"].flatten(0, 1), tokens)
+        real = paddle.ones([1, len(tokens)], "bool")
+        return distance(x[None], teacher[None], real), paddle.zeros([], "int64")
+
+
+class TrainedAttention(PackedAttention):
+    """Self-attention in groups of rows, operation by operation."""
+
+    def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+        """Return the contexts of all tokens, (N, ...)."""
+        numbers = paddle.arange(len(groups["rows"])).split(len(groups["rows"]))
+        return paddle.concat([self.attend(queries, keys, values, groups, number) for number in numbers])

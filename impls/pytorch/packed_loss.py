@@ -1,0 +1,54 @@
+"""The loss of an encoder on packed tokens, for training on a CPU: padding costs nothing.
+
+It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
+``packed.py`` has the same for deployment.
+
+Shapes: N real tokens in the batch, D hidden size.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .attention import MultiHeadAttention
+from .packed import PackedAttention, encode_packed, joined_projections, swapped, with_layers
+from .training import Loss, distance
+from .transformer import Transformer
+
+
+class PackedLoss:
+    """The loss of a batch on packed tokens. ``padded``: the loss with padding, for dropout masks."""
+
+    def __init__(self, transformer: Transformer, padded: Loss) -> None:
+        self.padded = padded
+        self.packed = with_layers(transformer, map(packed_layer, transformer.encoder.layers))
+
+    def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the number of correct labels, 0. Arguments as in ``training.loss``."""
+        if dropout_masks:
+            return self.padded(inputs, dropout_masks)
+        tokens, x = encode_packed(self.packed, inputs)
+        teacher = inputs["teacher"].flatten(0, 1)[tokens]
+        real = torch.ones(1, len(tokens), dtype=torch.bool)
+        return distance(x[None], teacher[None], real), torch.zeros((), dtype=torch.int64)
+
+
+def packed_layer(layer: Any) -> nn.Module:
+    """Return a layer of the encoder that reads packed tokens."""
+    attention = layer.attention
+    return swapped(layer, attention=PackedAttention(attention.config, JoinedProjections(attention), attention.output))
+
+
+class JoinedProjections(nn.Module):
+    """Query, key and value as one product."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return query, key and value side by side, (N, ...). x: (N, D)."""
+        return functional.linear(x, *joined_projections(self.attention))
