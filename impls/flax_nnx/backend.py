@@ -27,10 +27,23 @@ from .transformer import Transformer
 DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
+class _SameKey(nnx.RngStream):
+    """The same key at each call. Nothing is drawn with it, and tracing new keys takes most of the time of a build."""
+
+    def __call__(self) -> Array:
+        return self.key[...]
+
+
 @cache
 def _abstract_transformer(config: ModelConfig) -> tuple[Any, Any]:
     """Return the graph of a transformer, and shapes only: the checkpoint provides the memory. Tracing takes a while."""
-    return nnx.split(nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
+
+    def build() -> Transformer:
+        rngs: Any = nnx.Rngs(0)
+        rngs.default = _SameKey(jax.random.key(0), tag="default")
+        return Transformer(config, rngs=rngs)
+
+    return nnx.split(nnx.eval_shape(build))
 
 
 class Backend:
