@@ -76,7 +76,7 @@ class Backend:
             self.encode = in_mode(mode, execution.encode, self.transformer)
             self.run = in_mode(mode, execution.run, self.transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
-        packs = mode == "jit" and can_pack(self.config, device, dtype)
+        packs = (mode, dtype) == ("jit", "float32") and can_pack(self.config, device, dtype)
         self.loss = PackedLoss(self.transformer) if packs else training.Loss(self.transformer)
         self.generator = Generator(self.transformer)
 

@@ -54,7 +54,10 @@ class ScalarLayerNorm(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        deviation = wide.std(axis=-1, ddof=1, keepdims=True)
+        variance = wide.var(axis=-1, ddof=1, keepdims=True)
+        # For a vector of equal numbers, the gradient of the root would be infinite, and make every other one NaN.
+        varies = variance > 0
+        deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, variance, 1.0)), 0.0)
         normalised = (wide - wide.mean(axis=-1, keepdims=True)) / (deviation + self.eps)
         return (normalised * self.scale + self.bias).astype(x.dtype)
 

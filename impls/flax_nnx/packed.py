@@ -28,6 +28,7 @@ from .attention import MultiHeadAttention
 from .masks import masked_softmax
 from .transformer import Transformer
 
+NAMES = ("source", "valid", "segment_ids", "task_ids")  # what an encoder reads
 TOKEN_HEADS = ("masked_lm", "token_classifier", "replaced_token")  # score each token alone; the others score rows
 
 
@@ -38,7 +39,7 @@ class Packed:
         self.config = transformer.config
         self.encode_padded = compiled(execution.encode, transformer)
         self.run_padded = compiled(execution.run, transformer)
-        self.encoder = compiled(encode, with_packed_attention(transformer))
+        self.encoder = compiled(encode, with_attention(transformer))
         heads = self.config.heads_on_top
         self.token_heads = self.row_heads = None
         if token_heads := [name for name in heads if name in TOKEN_HEADS]:
@@ -74,10 +75,12 @@ class Packed:
         return packing, self.encoder(arrays)
 
 
-def packed_inputs(config: ModelConfig, inputs: Mapping[str, Array]) -> tuple[Packing, dict[str, Any]]:
+def packed_inputs(
+    config: ModelConfig, inputs: Mapping[str, Array], names: Collection[str] = NAMES
+) -> tuple[Packing, dict[str, Any]]:
     """Return the packing of a batch, and what a program on packed tokens reads, by name.
 
-    The arrays of the batch, (N, ...), "positions", (N,), and "windows".
+    The arrays of these names, (N, ...), if the batch has them, "positions", (N,), and "windows".
     """
     packing = pack(np.asarray(inputs["valid"]), skip_padding=config.positions_skip_padding)
     size = bucket(len(packing.tokens))
@@ -86,7 +89,7 @@ def packed_inputs(config: ModelConfig, inputs: Mapping[str, Array]) -> tuple[Pac
         array = np.asarray(inputs[name])
         return padded(array.reshape(-1, *array.shape[2:])[packing.tokens], size)
 
-    arrays: dict[str, Any] = {name: packed(name) for name in inputs}
+    arrays: dict[str, Any] = {name: packed(name) for name in names if name in inputs}
     arrays["positions"] = padded(packing.positions.astype(np.int32), size)
     arrays["windows"] = windows(packing.lengths, size, config.source_max_length)
     return packing, arrays
@@ -150,7 +153,7 @@ def attend_forward(config: ModelConfig, windows: Windows, *projected: Array) -> 
 
 
 def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[Any, ...]:
-    """Return the gradients of queries, keys and values. JAX derives no loop whose length it does not know.
+    """Return the gradients of queries, keys and values. JAX cannot differentiate a loop of unknown length.
 
     The weights of each window are computed again, which takes less time than writing and reading them.
     """
@@ -158,12 +161,12 @@ def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[A
 
     def fill_in(row: Array, gradients: tuple[Array, ...], length: int) -> tuple[Array, ...]:
         begin, own = window(row, windows, len(gradient), length)
-        _, derive = jax.vjp(partial(attend_window, config, own), *(read(x, begin, own) for x in projected))
+        _, pull_back = jax.vjp(partial(attend_window, config, own), *(read(x, begin, own) for x in projected))
         return tuple(
             lax.dynamic_update_slice_in_dim(
                 whole, jnp.where(own[:, None], part, lax.dynamic_slice_in_dim(whole, begin, length)), begin, 0
             )
-            for whole, part in zip(gradients, derive(read(gradient, begin, own)), strict=True)
+            for whole, part in zip(gradients, pull_back(read(gradient, begin, own)), strict=True)
         )
 
     return None, *for_each_row(config, windows, tuple(map(jnp.zeros_like, projected)), fill_in)
@@ -216,7 +219,7 @@ def compiled(program: Callable[..., Any], transformer: Transformer) -> Callable[
     return partial(jax.jit(run), leaves)
 
 
-def with_packed_attention(transformer: Transformer) -> Any:
+def with_attention(transformer: Transformer) -> Any:
     """Return the same transformer for packed tokens. The weights are shared with the original."""
     packed: Any = nnx.clone(transformer, variables=False)
     for layer in packed.encoder.layers:

@@ -14,7 +14,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from . import training
-from .packed import encode, gains_nothing, packed_inputs, with_packed_attention
+from .packed import NAMES, encode, gains_nothing, packed_inputs, with_attention
 from .transformer import Transformer
 
 
@@ -23,18 +23,22 @@ class PackedLoss(training.Loss):
 
     def __init__(self, transformer: Transformer) -> None:
         super().__init__(transformer)
-        self.packed, _ = nnx.split(with_packed_attention(transformer), nnx.Param)
+        self.packed, _ = nnx.split(with_attention(transformer), nnx.Param)
 
     def program(
         self, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
     ) -> tuple[training.Program, Mapping[str, Any]]:
+        """Return the program for a batch, and its inputs."""
         if dropout_masks or gains_nothing(inputs["valid"]):
             return super().program(inputs, dropout_masks)
-        _, arrays = packed_inputs(self.config, inputs)
+        _, arrays = packed_inputs(self.config, inputs, (*NAMES, "teacher"))
         return training.Program(loss, self.packed), arrays
 
 
 def loss(transformer: Any, packed: Mapping[str, Any], dropout_masks: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return the loss of a batch, and the number of correct labels, 0. ``packed``: see ``packed_inputs``."""
+    """Return the loss of a batch, and the number of correct labels, 0.
+
+    ``packed``: see ``packed_inputs``. ``dropout_masks``: always empty.
+    """
     x = encode(transformer, packed)
     return training.distance(x[None], packed["teacher"][None], packed["valid"][None]), jnp.zeros((), jnp.int32)

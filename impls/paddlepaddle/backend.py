@@ -62,7 +62,7 @@ class Backend:
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.
         self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
-        if mode == "jit" and can_pack(self.config, device, dtype):
+        if (mode, dtype) == ("jit", "float32") and can_pack(self.config, device, dtype):
             self.loss = PackedLoss(self.transformer, self.loss)
         self.generator = Generator(self.transformer)
         if mode != "eager" and self.config.kind == "encoder_decoder":

@@ -54,7 +54,11 @@ class ScalarLayerNorm(nn.Layer):
         """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
         centred = wide - wide.mean(axis=-1, keepdim=True)
-        deviation = paddle.sqrt((centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1))
+        variance = (centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1)
+        # For a vector of equal numbers, the gradient of the root would be infinite, and make every other one NaN.
+        varies = variance > 0
+        root = paddle.sqrt(paddle.where(varies, variance, paddle.ones_like(variance)))
+        deviation = paddle.where(varies, root, paddle.zeros_like(variance))
         normalised = centred / (deviation + paddle.full([], self.eps, wide.dtype))
         return (normalised * self.scale + self.bias).astype(x.dtype)
 

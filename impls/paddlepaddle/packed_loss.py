@@ -1,4 +1,4 @@
-"""The loss of an encoder on packed tokens, for training on a CPU: padding costs nothing.
+"""The loss of an encoder on packed tokens, for training on a CPU: padding costs little.
 
 It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
 ``packed.py`` has the same for deployment.

@@ -51,11 +51,9 @@ class Packed:
     def packed_layer(self, layer: Any) -> nn.Module:
         """Return a layer of the encoder that reads packed tokens, and the groups of their rows in place of a mask."""
         processes = {name: child for name, child in layer.named_children() if isinstance(child, PrePostProcess)}
-        attention = layer.attention
-        output = PackedLinear(attention.output.weight, attention.output.bias)
         return swapped(
             layer,
-            attention=PackedAttention(self.config, PackedLinear(*joined_projections(attention)), output),
+            attention=PackedAttention(self.config, *packed_layers(layer.attention)),
             feed_forward=PackedFeedForward(layer.feed_forward, self.config),
             **{name: without_dropout(process) for name, process in processes.items()},
         )
@@ -92,13 +90,13 @@ def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tenso
 
 
 class PlacedGroup:
-    """A group of rows as tensors: from ``start`` to ``stop`` among the packed tokens; see ``packing.Group``.
+    """A group of rows as tensors, and its number of ``tokens``; see ``packing.Group``.
 
     ``mask``: (G, 1, 1, L), minus infinity at padding, to be added to scores in ``dtype``; None if there is no padding.
     """
 
     def __init__(self, group: Group, dtype: torch.dtype) -> None:
-        self.tokens = slice(group.start, group.stop)
+        self.tokens = group.stop - group.start
         self.shape = group.rows, group.length
         self.mask: Tensor | None = None
         if group.valid is not None:  # the kernel would convert a mask of bools in every layer
@@ -108,9 +106,8 @@ class PlacedGroup:
         self.real = None if group.valid is None else torch.from_numpy(group.valid.ravel().nonzero()[0])
 
     def pad(self, x: Tensor) -> Tensor:
-        """Return the rows of the group, (G, L, ...). x: (N, ...)."""
-        own = x[self.tokens]
-        return (own if self.places is None else own.index_select(0, self.places)).unflatten(0, self.shape)
+        """Return the rows, (G, L, ...). x: the tokens of the group, (n, ...)."""
+        return (x if self.places is None else x.index_select(0, self.places)).unflatten(0, self.shape)
 
     def unpad(self, x: Tensor) -> Tensor:
         """Return the real tokens. x: (G, L, ...)."""
@@ -165,13 +162,16 @@ class PackedAttention(nn.Module):
         config = self.config
         sizes = [config.key_size, config.key_size, config.value_size]
         projected = self.projections(query)
+        tokens = [group.tokens for group in groups]
+        spares = len(query) - sum(tokens)
         contexts: list[Tensor] = []
-        for group in groups:
-            features = group.pad(projected).split([config.heads * size for size in sizes], dim=-1)
+        # Split once, because the gradient of each slice of its own would be as large as all tokens.
+        for group, own in zip(groups, projected.split([*tokens, spares])[: len(groups)], strict=True):
+            features = group.pad(own).split([config.heads * size for size in sizes], dim=-1)
             queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
             attended = functional.scaled_dot_product_attention(queries, keys, values, group.mask)
             contexts.append(group.unpad(attended.transpose(1, 2)).flatten(1))
-        if spares := len(query) - groups[-1].tokens.stop:
+        if spares:
             contexts.append(projected.new_zeros(spares, config.heads * config.value_size))
         output = self.output(torch.cat(contexts) if len(contexts) > 1 else contexts[0])
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
@@ -193,12 +193,12 @@ class PackedMaskedLM(nn.Module):
         return unpacked(scores, tokens, valid.shape)
 
 
-def joined_projections(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
-    """Return the weight and the bias of one linear layer that computes query, key and value."""
+def packed_layers(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedLinear]:
+    """Return the linear layers of an attention: query, key and value as one product, and the output."""
     projections = attention.query, attention.key, attention.value
     weight = torch.cat([projection.weight for projection in projections])
     bias = torch.cat([projection.bias for projection in projections]) if attention.config.projection_bias else None
-    return weight, bias
+    return PackedLinear(weight, bias), PackedLinear(attention.output.weight, attention.output.bias)
 
 
 def has_kernels(dtype: str) -> bool:

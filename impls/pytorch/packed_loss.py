@@ -1,4 +1,4 @@
-"""The loss of an encoder on packed tokens, for training on a CPU: padding costs nothing.
+"""The loss of an encoder on packed tokens, for training on a CPU: padding costs little.
 
 It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
 ``packed.py`` has the same for deployment.
@@ -11,20 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from .attention import MultiHeadAttention
-from .packed import PackedAttention, encode_packed, joined_projections, swapped, with_layers
+from .packed import PackedAttention, encode_packed, swapped, with_layers
 from .training import Loss, distance
 from .transformer import Transformer
 
 
 class PackedLoss:
-    """The loss of a batch on packed tokens. ``padded``: the loss with padding, for dropout masks."""
+    """The loss of a batch on packed tokens; with dropout masks, that of the padded batch."""
 
     def __init__(self, transformer: Transformer, padded: Loss) -> None:
         self.padded = padded
-        self.packed = with_layers(transformer, map(packed_layer, transformer.encoder.layers))
+        self.packed = with_layers(transformer, map(trained_layer, transformer.encoder.layers))
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss, and the number of correct labels, 0. Arguments as in ``training.loss``."""
@@ -36,19 +35,19 @@ class PackedLoss:
         return distance(x[None], teacher[None], real), torch.zeros((), dtype=torch.int64)
 
 
-def packed_layer(layer: Any) -> nn.Module:
-    """Return a layer of the encoder that reads packed tokens."""
+def trained_layer(layer: Any) -> nn.Module:
+    """Return a layer of the encoder that reads packed tokens, with the weights of the original."""
     attention = layer.attention
-    return swapped(layer, attention=PackedAttention(attention.config, JoinedProjections(attention), attention.output))
+    return swapped(layer, attention=PackedAttention(attention.config, Projections(attention), attention.output))
 
 
-class JoinedProjections(nn.Module):
-    """Query, key and value as one product."""
+class Projections(nn.Module):
+    """The projections of an attention, side by side."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
-        self.attention = attention
+        self.query, self.key, self.value = attention.query, attention.key, attention.value
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return query, key and value side by side, (N, ...). x: (N, D)."""
-        return functional.linear(x, *joined_projections(self.attention))
+        """Return query, key and value, (N, ...). x: (N, D)."""
+        return torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)

@@ -70,7 +70,7 @@ def gradients(
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy. On a CPU, PyTorch's fused Adam misreads weights, gradients and moments that are not."""
+    """Return a contiguous copy. On a CPU, PyTorch's fused Adam misreads weights and moments that are not contiguous."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -103,7 +103,6 @@ class Trainer:
         for parameter in self.transformer.parameters():
             if parameter.grad is None:  # of a head without a loss: Adam would skip it, but its moments decay
                 parameter.grad = torch.zeros_like(parameter)
-            parameter.grad = parameter.grad.contiguous()  # see ``contiguous``
         self.optimizer.step()
         self.schedule.step()
         self.steps += 1
@@ -127,8 +126,9 @@ class Trainer:
         first = weights.to_native(config, moments.first, *placement)
         second = weights.to_native(config, moments.second, *placement)
         for name, parameter in parameters.items():
+            steps = torch.tensor(float(moments.steps), device=parameter.device)
             state = {"exp_avg": contiguous(first[name]), "exp_avg_sq": contiguous(second[name])}
-            self.optimizer.state[parameter] = {"step": torch.tensor(float(moments.steps)), **state}
+            self.optimizer.state[parameter] = {"step": steps, **state}
         self.steps = moments.steps
         self.schedule.last_epoch = moments.steps
         self.optimizer.param_groups[0]["lr"] = plan.rate_at(moments.steps)

@@ -1,4 +1,4 @@
-"""The packed encoder: real tokens without padding, in mode ``compiled`` on a CPU."""
+"""The packed encoder on a CPU: real tokens without padding, in mode ``compiled``, and for the loss in mode ``jit``."""
 
 import importlib
 import os
@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import triglot
 from triglot.impls import PACKAGES
 from triglot.impls.pytorch.packed import with_spares
+from triglot.parity import gradients as judged
+from triglot.parity.output_names import name_gradients
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
 from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows
@@ -291,6 +293,7 @@ def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_
     assert bool(sizes) == is_packed
 
 
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("dropped", [False, True])
 def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework, make_checkpoint, monkeypatch):
     """Masks have the shape of the padded batch. Gradients are judged in ``tests/training``."""
@@ -307,15 +310,51 @@ def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework
     assert [len(packing.tokens) for packing in packings] == ([] if dropped else [16, 16])
 
 
-def test_jax_derives_new_batches_of_similar_size_without_compiling(make_checkpoint):
+def test_jax_compiles_nothing_for_gradients_of_a_similar_batch(make_checkpoint):
+    """The rows need windows of several lengths, in other numbers in each batch."""
     from triglot.impls.flax_nnx import training
 
     model, generator = triglot.build("jax", make_checkpoint("bert-base-tiny"), mode="jit"), np.random.default_rng(0)
     derive: Any = training._derive
     compiled = []
-    for lengths in ([7, 3, 1, 5], [7, 7, 2], [7, 1, 1, 1, 1, 1]):
+    for lengths in ([24, 20, 3, 1], [17, 17, 10, 1, 1], [33, 9, 5]):
         batch = inputs.random_batch(model.config, lengths, generator)
         vectors = generator.standard_normal((*batch.valid.shape, model.config.hidden_size))
         model.loss_and_gradients(inputs.taught(model.config, batch, vectors))
         compiled.append(derive._cache_size())
-    assert compiled[0] == compiled[1] == compiled[2]
+    assert 0 < compiled[0] == compiled[1] == compiled[2]
+
+
+WITH_SPARES = [37, 35] * 30  # 2,160 tokens
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [
+        pytest.param(CONFIG, None, id="tokens"),
+        pytest.param(CONFIG, WITH_SPARES, id="spare tokens"),
+        pytest.param(VECTORS, None, id="vectors"),
+        pytest.param(
+            replace(VECTORS, pre_process="n", post_process="da", norm="scalar_layer_norm", output_bias=False),
+            None,
+            id="a norm that sees tokens without a context",
+        ),
+    ],
+)
+def test_gradients_of_a_ragged_batch_are_right(config, lengths, framework):
+    """Rows of several groups and windows, with padding at the left and holes, against those of PyTorch in float64."""
+    checkpoint, generator = triglot.initialize(config), np.random.default_rng(0)
+    batch: Any = inputs.random_batch(config, lengths or [13, 9, 9, 9, 9, 9, 2, 1, 37], generator)
+    if lengths is None:
+        valid = batch.valid.copy()
+        valid[1], valid[2, [4, 10]] = np.roll(valid[1], 3), valid[2, [10, 4]]
+        batch = replace(batch, valid=valid)
+    batch = inputs.taught(config, batch, generator.standard_normal((*batch.valid.shape, config.hidden_size)))
+
+    def derive(weights, inputs, masks, dtype):
+        return triglot.build("torch", weights, dtype=dtype).loss_and_gradients(inputs, masks)
+
+    truth = judged.gradient_truth(checkpoint, batch, derive)
+    values = name_gradients(*triglot.build(framework, checkpoint, mode="jit").loss_and_gradients(batch))
+    for name, value in truth.values.items():
+        assert np.abs(values[name] - value).max() <= truth.budget(name, "float32"), name

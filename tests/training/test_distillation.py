@@ -140,10 +140,12 @@ def test_float32_gradients_are_within_their_budget(mode, framework, checkpoint):
         assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1 % would not be detected"
 
 
-def test_training_reaches_the_teacher_and_changes_no_unread_weight(framework, make_checkpoint):
+@pytest.mark.parametrize("mode", ["eager", "jit"])
+def test_training_reaches_the_teacher_and_changes_no_unread_weight(mode, framework, make_checkpoint):
+    """Mode "jit" trains on packed tokens. The other models, which resume, are eager."""
     checkpoint = make_checkpoint("bert-base-tiny")
     batch: Any = taught_batch(checkpoint.config)
-    model = impls.build(framework, checkpoint)
+    model = impls.build(framework, checkpoint, mode=mode)
     model.begin_training(Plan(rate=0.01))
     outcomes = [model.training_step(batch) for _ in range(40)]
     assert outcomes[-1].loss < outcomes[0].loss / 4
