@@ -28,7 +28,10 @@ DTYPES = {"float32": jnp.float32, "float64": jnp.float64, "bfloat16": jnp.bfloat
 
 
 class _SameKey(nnx.RngStream):
-    """The same key at each call. Nothing is drawn with it, and tracing new keys takes most of the time of a build."""
+    """A stream that returns the same key at each call.
+
+    Only shapes are kept, and tracing new keys would take most of the time.
+    """
 
     def __call__(self) -> Array:
         return self.key[...]

@@ -55,7 +55,8 @@ class ScalarLayerNorm(nnx.Module):
         """Return the normalised vectors, (..., D). x: (..., D)."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         variance = wide.var(axis=-1, ddof=1, keepdims=True)
-        # For a vector of equal numbers, the gradient of the root would be infinite, and make every other one NaN.
+        # The root has an infinite gradient at 0, which would turn all gradients into NaN if a vector is constant.
+        # PyTorch's ``std`` handles this itself.
         varies = variance > 0
         deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, variance, 1.0)), 0.0)
         normalised = (wide - wide.mean(axis=-1, keepdims=True)) / (deviation + self.eps)

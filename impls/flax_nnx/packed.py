@@ -28,7 +28,7 @@ from .attention import MultiHeadAttention
 from .masks import masked_softmax
 from .transformer import Transformer
 
-NAMES = ("source", "valid", "segment_ids", "task_ids")  # what an encoder reads
+NAMES = ("source", "valid", "segment_ids", "task_ids")  # the inputs of an encoder
 TOKEN_HEADS = ("masked_lm", "token_classifier", "replaced_token")  # score each token alone; the others score rows
 
 
@@ -78,9 +78,9 @@ class Packed:
 def packed_inputs(
     config: ModelConfig, inputs: Mapping[str, Array], names: Collection[str] = NAMES
 ) -> tuple[Packing, dict[str, Any]]:
-    """Return the packing of a batch, and what a program on packed tokens reads, by name.
+    """Return the packing of a batch, and the inputs of a program on packed tokens, by name.
 
-    The arrays of these names, (N, ...), if the batch has them, "positions", (N,), and "windows".
+    They are the arrays in ``names`` that the batch has, (N, ...), "positions", int32 (N,), and "windows" (``Windows``).
     """
     packing = pack(np.asarray(inputs["valid"]), skip_padding=config.positions_skip_padding)
     size = bucket(len(packing.tokens))
@@ -135,7 +135,7 @@ class PackedAttention(nnx.Module):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(config: ModelConfig, windows: Windows, queries: Array, keys: Array, values: Array) -> Array:
-    """Return the contexts of all rows, (N, H * V). queries, keys: (N, H * K). values: (N, H * V)."""
+    """Return the contexts of all tokens, (N, H * V). queries, keys: (N, H * K). values: (N, H * V)."""
     projected = queries, keys, values
 
     def fill_in(row: Array, context: Array, length: int) -> Array:
@@ -148,14 +148,15 @@ def attend(config: ModelConfig, windows: Windows, queries: Array, keys: Array, v
 
 
 def attend_forward(config: ModelConfig, windows: Windows, *projected: Array) -> tuple[Array, Any]:
-    """Return the contexts, and what ``attend_backward`` needs."""
+    """Return the contexts, (N, H * V), and the inputs, which ``attend_backward`` needs."""
     return attend(config, windows, *projected), (windows, projected)
 
 
 def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[Any, ...]:
-    """Return the gradients of queries, keys and values. JAX cannot differentiate a loop of unknown length.
+    """Return no gradient of the windows, and those of queries, keys and values. gradient: (N, H * V).
 
-    The weights of each window are computed again, which takes less time than writing and reading them.
+    Written by hand, because JAX cannot differentiate a loop of unknown length in reverse. The attention weights of
+    each window are recomputed, which takes less time than storing and reading them.
     """
     windows, projected = saved
 
@@ -176,9 +177,9 @@ attend.defvjp(attend_forward, attend_backward)
 
 
 def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:
-    """Return ``filled`` after ``fill_in(row, filled, length)`` for every row, with the length of its window.
+    """Call ``filled = fill_in(row, filled, length)`` for every row, and return ``filled``. ``length``: of its window.
 
-    Each loop runs once for each row of its window length, so one program serves every batch of N tokens.
+    There is a loop for each window length, with one iteration per row, so one program serves every batch of N tokens.
     """
     for i, length in enumerate(window_lengths(len(windows.starts), config.source_max_length)):
         filled = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], partial(fill_in, length=length), filled)
@@ -186,22 +187,22 @@ def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Ca
 
 
 def window(row: Array, windows: Windows, tokens: int, length: int) -> tuple[Array, Array]:
-    """Return where the window of a row begins, and which of its tokens are those of the row, bool (L,)."""
+    """Return where the window of a row begins, and which of its tokens belong to the row, bool (L,)."""
     begin = jnp.minimum(windows.starts[row], tokens - length)  # the window ends where the tokens end
     place = begin + jnp.arange(length) - windows.starts[row]
     return begin, (place >= 0) & (place < windows.lengths[row])
 
 
 def read(x: Array, begin: Array, own: Array) -> Array:
-    """Return a window, (L, ...). x: (N, ...).
+    """Return the tokens of a window, (L, ...). x: (N, ...). own: bool (L,).
 
-    Other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
+    Tokens of other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
     """
     return jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, len(own)), 0.0)
 
 
 def attend_window(config: ModelConfig, own: Array, queries: Array, keys: Array, values: Array) -> Array:
-    """Return the context, (L, H * V). queries, keys: (L, H * K). values: (L, H * V)."""
+    """Return the context of one row, (L, H * V). own: bool (L,). queries, keys: (L, H * K). values: (L, H * V)."""
     queries, keys, values = (x.reshape(len(own), config.heads, -1).swapaxes(0, 1) for x in (queries, keys, values))
     scores = jnp.matmul(queries * config.key_size**-0.5, keys.swapaxes(-1, -2))
     return jnp.matmul(masked_softmax(scores, own, None, config), values).swapaxes(0, 1).reshape(len(own), -1)

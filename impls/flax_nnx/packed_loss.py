@@ -1,9 +1,6 @@
 """The loss of an encoder on packed tokens, for training on a CPU: padding costs little, and few programs are compiled.
 
-It is the loss of ``training.py``. The module shares its weights with the original. ``packed.py`` has the same for
-deployment.
-
-Shapes: N packed tokens.
+It equals the loss of ``training.py`` within rounding. ``packed.py`` is the counterpart for deployment.
 """
 
 from collections.abc import Mapping
@@ -19,7 +16,7 @@ from .transformer import Transformer
 
 
 class PackedLoss(training.Loss):
-    """The loss of a batch on packed tokens; with dropout masks, or without padding, that of the padded batch."""
+    """The loss of a batch on packed tokens, or of the padded batch with dropout masks or if packing gains nothing."""
 
     def __init__(self, transformer: Transformer) -> None:
         super().__init__(transformer)
@@ -36,7 +33,7 @@ class PackedLoss(training.Loss):
 
 
 def loss(transformer: Any, packed: Mapping[str, Any], dropout_masks: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return the loss of a batch, and the number of correct labels, 0.
+    """Return the loss of a batch, and 0, because an encoder has no labels.
 
     ``packed``: see ``packed_inputs``. ``dropout_masks``: always empty.
     """

@@ -57,14 +57,14 @@ def loss(
 
 
 class Program(NamedTuple):
-    """What JAX compiles: ``loss``, or a function like it, and the structure of the transformer that it computes."""
+    """A function that JAX compiles, ``loss`` or one like it, and the structure of the transformer that it runs."""
 
     loss: Callable[..., tuple[Array, Array]]
     graph: nnx.GraphDef[Any]
 
 
 class Loss:
-    """The program that computes the loss of a transformer."""
+    """Chooses the program that computes the loss of a batch. Here it is always ``loss``."""
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config

@@ -1,8 +1,8 @@
 """The programs of a model, run as they are written or compiled.
 
 "eager": operation by operation. "jit": compiled by the framework at the first call; weights may change, and gradients
-flow. "compiled": compiled for deployment, the fastest mode; weights must not change afterwards. On a CPU, encoders have
-programs of their own that skip padding: all in mode "compiled", and the loss in mode "jit".
+flow. "compiled": compiled for deployment, the fastest mode; weights must not change afterwards. For encoders on a CPU,
+the frameworks have other programs, which skip padding: ``encode`` and ``run`` in mode "compiled", the loss in "jit".
 
 Every program takes the arrays of a batch by name (``Batch.arrays``).
 

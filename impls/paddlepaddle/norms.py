@@ -55,7 +55,8 @@ class ScalarLayerNorm(nn.Layer):
         wide = x if x.dtype == paddle.float64 else x.astype(paddle.float32)
         centred = wide - wide.mean(axis=-1, keepdim=True)
         variance = (centred * centred).sum(axis=-1, keepdim=True) / (x.shape[-1] - 1)
-        # For a vector of equal numbers, the gradient of the root would be infinite, and make every other one NaN.
+        # The root has an infinite gradient at 0, which would turn all gradients into NaN if a vector is constant.
+        # PyTorch's ``std`` handles this itself.
         varies = variance > 0
         root = paddle.sqrt(paddle.where(varies, variance, paddle.ones_like(variance)))
         deviation = paddle.where(varies, root, paddle.zeros_like(variance))

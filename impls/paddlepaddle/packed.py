@@ -89,7 +89,10 @@ def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the indices of the N real tokens, and the output of the encoder for them, (N, D)."""
+    """Return the indices of the N real tokens, and the output of the encoder for them, (N, D).
+
+    ``inputs``: as in ``encode``.
+    """
     tokens = inputs["tokens"]
     names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
     packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in names}
@@ -130,7 +133,7 @@ class PackedAttention(nn.Layer):
         return functional.relu(output) if self.config.attention_output_activation == "relu" else output, None
 
     def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
-        """Return the contexts of all tokens, (N, ...)."""
+        """Return the contexts of all tokens, (N, H * size). queries, keys, values: (N, H * size)."""
         projected = queries, keys, values
         # The loop is part of the program, which serves any number of groups. The first group is outside, because the
         # engine cannot begin with a context of no tokens.

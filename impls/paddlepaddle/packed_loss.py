@@ -1,9 +1,9 @@
 """The loss of an encoder on packed tokens, for training on a CPU: padding costs little.
 
-It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
-``packed.py`` has the same for deployment.
+It equals the loss of ``training.py`` within rounding. The packed transformer shares the weights of the original, so
+gradients reach them. ``packed.py`` is the counterpart for deployment.
 
-Shapes: N real tokens in the batch, D hidden size.
+Shapes: N real tokens in the batch, H heads.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from .transformer import Transformer
 
 
 class PackedLoss:
-    """The loss of a batch on packed tokens; with dropout masks, or without padding, that of the padded batch."""
+    """The loss of a batch on packed tokens, or of the padded batch if there are dropout masks or no padding."""
 
     def __init__(self, transformer: Transformer, padded: Loss) -> None:
         self.padded = padded
         self.packed = with_attention(transformer, TrainedAttention)
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the number of correct labels, 0. Arguments as in ``training.loss``."""
+        """Return the loss, and 0, because an encoder has no labels. Arguments as in ``training.loss``."""
         if dropout_masks or bool(inputs["valid"].all()):
             return self.padded(inputs, dropout_masks)
         tokens, x = encode_packed(self.packed, {**inputs, **packing(self.packed.config, inputs["valid"])})
@@ -37,6 +37,6 @@ class TrainedAttention(PackedAttention):
     """Self-attention in groups of rows, operation by operation."""
 
     def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
-        """Return the contexts of all tokens, (N, ...)."""
+        """Return the contexts of all tokens, (N, H * size). queries, keys, values: (N, H * size)."""
         numbers = paddle.arange(len(groups["rows"])).split(len(groups["rows"]))
         return paddle.concat([self.attend(queries, keys, values, groups, number) for number in numbers])

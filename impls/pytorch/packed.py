@@ -4,8 +4,8 @@ It is the module of ``transformer.py`` with other linear layers and another atte
 token alike, so it runs as it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says
 which tokens are where.
 
-Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
-group; H heads, K key size.
+Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens and
+n real tokens in a group; H heads, K key size.
 """
 
 import copy
@@ -106,11 +106,11 @@ class PlacedGroup:
         self.real = None if group.valid is None else torch.from_numpy(group.valid.ravel().nonzero()[0])
 
     def pad(self, x: Tensor) -> Tensor:
-        """Return the rows, (G, L, ...). x: the tokens of the group, (n, ...)."""
+        """Return the rows, (G, L, ...). x: the real tokens of the group, (n, ...)."""
         return (x if self.places is None else x.index_select(0, self.places)).unflatten(0, self.shape)
 
     def unpad(self, x: Tensor) -> Tensor:
-        """Return the real tokens. x: (G, L, ...)."""
+        """Return the real tokens, (n, ...). x: (G, L, ...)."""
         flat = x.flatten(0, 1)
         return flat if self.real is None else flat.index_select(0, self.real)
 
@@ -165,7 +165,7 @@ class PackedAttention(nn.Module):
         tokens = [group.tokens for group in groups]
         spares = len(query) - sum(tokens)
         contexts: list[Tensor] = []
-        # Split once, because the gradient of each slice of its own would be as large as all tokens.
+        # Split once: if each group had its own slice, each slice's gradient would be as large as the whole tensor.
         for group, own in zip(groups, projected.split([*tokens, spares])[: len(groups)], strict=True):
             features = group.pad(own).split([config.heads * size for size in sizes], dim=-1)
             queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
@@ -194,7 +194,7 @@ class PackedMaskedLM(nn.Module):
 
 
 def packed_layers(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedLinear]:
-    """Return the linear layers of an attention: query, key and value as one product, and the output."""
+    """Return two linear layers of an attention: query, key and value in one, and the output."""
     projections = attention.query, attention.key, attention.value
     weight = torch.cat([projection.weight for projection in projections])
     bias = torch.cat([projection.bias for projection in projections]) if attention.config.projection_bias else None

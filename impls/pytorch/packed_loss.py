@@ -1,9 +1,9 @@
 """The loss of an encoder on packed tokens, for training on a CPU: padding costs little.
 
-It is the loss of ``training.py``. The module shares its weights with the original, and gradients flow to them.
-``packed.py`` has the same for deployment.
+It equals the loss of ``training.py`` within rounding. The packed transformer shares the weights of the original, so
+gradients reach them. ``packed.py`` is the counterpart for deployment.
 
-Shapes: N real tokens in the batch, D hidden size.
+Shapes: N real tokens in the batch, D hidden size; H heads, K key size, V value size.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from .transformer import Transformer
 
 
 class PackedLoss:
-    """The loss of a batch on packed tokens; with dropout masks, that of the padded batch."""
+    """The loss of a batch on packed tokens, or of the padded batch if there are dropout masks."""
 
     def __init__(self, transformer: Transformer, padded: Loss) -> None:
         self.padded = padded
         self.packed = with_layers(transformer, map(trained_layer, transformer.encoder.layers))
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the number of correct labels, 0. Arguments as in ``training.loss``."""
+        """Return the loss, and 0, because an encoder has no labels. Arguments as in ``training.loss``."""
         if dropout_masks:
             return self.padded(inputs, dropout_masks)
         tokens, x = encode_packed(self.packed, inputs)
@@ -49,5 +49,5 @@ class Projections(nn.Module):
         self.query, self.key, self.value = attention.query, attention.key, attention.value
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return query, key and value, (N, ...). x: (N, D)."""
+        """Return query, key and value side by side, (N, H * (2 * K + V)). x: (N, D)."""
         return torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)

@@ -23,9 +23,10 @@ LEAST_ROWS = 4
 
 
 def can_pack(config: ModelConfig, device: str, dtype: str) -> bool:
-    """Return whether a model can run on packed tokens: an encoder on a CPU whose padding contributes nothing.
+    """Return whether a model can run on packed tokens: on a CPU, an encoder whose padding contributes nothing.
 
-    Mode "compiled" does so, and mode "jit" in float32 when it computes gradients.
+    Mode "compiled" runs its forward pass on packed tokens. Mode "jit" runs only the loss and its gradients on them, in
+    float32.
     """
     return config.kind == "encoder" and config.masking == "exclude" and device == "cpu" and dtype in DTYPES
 

@@ -296,7 +296,7 @@ def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("dropped", [False, True])
 def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework, make_checkpoint, monkeypatch):
-    """Masks have the shape of the padded batch. Gradients are judged in ``tests/training``."""
+    """Dropout masks have the shape of the padded batch."""
     checkpoint, packings = make_checkpoint("bert-base-tiny"), []
     module = importlib.import_module(f"triglot.impls.{PACKAGES[framework]}.packed")
     monkeypatch.setattr(module, "pack", lambda *a, **kw: packings.append(pack(*a, **kw)) or packings[-1])
@@ -311,7 +311,7 @@ def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework
 
 
 def test_jax_compiles_nothing_for_gradients_of_a_similar_batch(make_checkpoint):
-    """The rows need windows of several lengths, in other numbers in each batch."""
+    """All batches fall into one bucket, but each needs a different number of windows of each length."""
     from triglot.impls.flax_nnx import training
 
     model, generator = triglot.build("jax", make_checkpoint("bert-base-tiny"), mode="jit"), np.random.default_rng(0)
@@ -342,7 +342,7 @@ WITH_SPARES = [37, 35] * 30  # 2,160 tokens
     ],
 )
 def test_gradients_of_a_ragged_batch_are_right(config, lengths, framework):
-    """Rows of several groups and windows, with padding at the left and holes, against those of PyTorch in float64."""
+    """Compare with PyTorch's float64 gradients. Rows form several groups and windows; some have holes."""
     checkpoint, generator = triglot.initialize(config), np.random.default_rng(0)
     batch: Any = inputs.random_batch(config, lengths or [13, 9, 9, 9, 9, 9, 2, 1, 37], generator)
     if lengths is None:

@@ -44,7 +44,7 @@ OWN_HELPERS = {
     ("paddlepaddle", "weights.py"): {"without_values"},
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
-    # Tracing a module takes time, so it is done once, and with as little as possible.
+    # Tracing a module takes time, so it is done once, and without tracing random keys.
     ("flax_nnx", "backend.py"): {"_abstract_transformer", "_SameKey", "_SameKey.forward"},
     ("paddlepaddle", "backend.py"): {"Backend._check_kernels"},  # on a CPU only its inference engine has 16 bits
     ("paddlepaddle", "masks.py"): {"exact"},  # elsewhere Python numbers keep their digits

@@ -1,7 +1,8 @@
 """The parity check catches and locates planted bugs.
 
-Each bug of the catalogue is planted in the source text of each framework's implementation, as a person would make it.
-The check has to catch it and name its place. ``make audit`` tries it with the weights and inputs of 20 seeds.
+Each bug of the catalogue is planted in the source text of one framework's implementation, as a person would make it.
+The check has to catch it and name its place. ``make audit`` tries it in every framework, with the weights and inputs of
+20 seeds.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from triglot.shared.arrays import HALVES
 ACCUMULATED = {"bfloat16": {"weights rounded to float16 when loaded"}}
 IN_FORWARD_PASS = [name for name, bug in BUGS.items() if bug.in_forward_pass]
 OTHER_DTYPES = ("bfloat16", "float64", "float16")
-WITHOUT_KERNELS = {("paddle", dtype) for dtype in HALVES}
+WITHOUT_KERNELS = {("paddle", dtype) for dtype in HALVES}  # on a CPU, only its inference engine has some
 TURNS = ("torch", "paddle", "torch", "paddle", "torch", "jax")
 COPIES = {"post-norm": POST_NORM, "attention": ATTENTION}
 
@@ -28,13 +29,13 @@ COPIES = {"post-norm": POST_NORM, "attention": ATTENTION}
 def pytest_generate_tests(metafunc):
     """Plant each bug in one framework, and some in other dtypes; ``triglot audit`` takes all of them everywhere.
 
-    JAX takes the most time, because it compiles every operation of a new shape, so it gets the fewest.
+    JAX takes the most time, because it compiles every operation of a new shape, so it gets the fewest bugs.
     """
     names = set(metafunc.fixturenames)
     if {"bug", "dtype"} <= names:
         some = list(zip(IN_FORWARD_PASS[::34], itertools.cycle(OTHER_DTYPES), strict=False))
         some.append(("tanh GELU for the exact GELU", "float16"))
-        pairs = itertools.product(some, FRAMEWORKS)  # on a CPU, Paddle has no 16 bits outside its inference engine
+        pairs = itertools.product(some, FRAMEWORKS)
         runs = [(*pair, framework) for pair, framework in pairs if (framework, pair[1]) not in WITHOUT_KERNELS]
         metafunc.parametrize(("bug", "dtype", "tried_in"), runs)
     elif {"bug", "tried_in"} <= names:

@@ -22,7 +22,7 @@ ONCE_CALLED_WRONG = {
     "sums that are exact in almost every order": (65, "float64"),
     "padding that contributes by design": (59, "float16"),
 }
-# In 16 bits, Paddle does not run on a CPU, and JAX takes up to 40 seconds a model, so here it gets only one.
+# Paddle has no 16-bit kernels on a CPU. JAX takes up to 40 seconds per 16-bit model, so here it runs only one.
 SLOW = {(name, "jax") for name, (_, dtype) in ONCE_CALLED_WRONG.items() if dtype in HALVES}
 SLOW -= {("entries that all round to the same number before a norm", "jax")}
 TRIED = [
@@ -31,7 +31,7 @@ TRIED = [
     for framework in FRAMEWORKS
     if (name, framework) not in SLOW and not (framework == "paddle" and dtype in HALVES)
 ]
-OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that contributes by design")  # of the model
+OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that contributes by design")  # of the reference
 
 
 @pytest.mark.parametrize(("name", "tried_in"), TRIED)

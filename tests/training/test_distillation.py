@@ -124,7 +124,7 @@ def test_compiled_training_agrees_with_eager_training(framework, name, make_chec
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_float32_gradients_are_within_their_budget(mode, framework, checkpoint):
-    """Gradients that a bug changes by 0.1 % are not. Mode "jit" computes them on packed tokens."""
+    """A bug that changes them by 0.1 % is detected. Mode "jit" uses packed tokens."""
     batch: Any = taught_batch(checkpoint.config)
 
     def derive(weights, inputs, masks, dtype):
@@ -142,7 +142,7 @@ def test_float32_gradients_are_within_their_budget(mode, framework, checkpoint):
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_training_reaches_the_teacher_and_changes_no_unread_weight(mode, framework, make_checkpoint):
-    """Mode "jit" trains on packed tokens. The other models, which resume, are eager."""
+    """Mode "jit" trains on packed tokens. The models that resume are eager."""
     checkpoint = make_checkpoint("bert-base-tiny")
     batch: Any = taught_batch(checkpoint.config)
     model = impls.build(framework, checkpoint, mode=mode)
