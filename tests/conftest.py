@@ -84,21 +84,28 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             # The tests of a file share what JAX compiled for their shapes, if they run in one process.
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            item.add_marker(
-                pytest.mark.xdist_group(
-                    f"{item.path.stem} {parameters.get('framework', parameters.get('tried_in', ''))}"
-                )
-            )
+            framework = _parameters(item).get("framework", _parameters(item).get("tried_in", ""))
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {framework}"))
     long = {
         "audit": config.getoption("--seeds") > 1,
         "browser": config.getoption("--browser"),
         "real_models": config.getoption("--real-models"),
     }
-    for mark in [mark for mark, wanted in long.items() if not wanted]:
-        if left_out := [item for item in items if item.get_closest_marker(mark)]:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+    unwanted = [mark for mark, wanted in long.items() if not wanted]
+    frameworks = [*_frameworks(config), None]
+    left_out = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, unwanted)) or _parameters(item).get("tried_in") not in frameworks
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _parameters(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def pytest_collection_finish():
