@@ -74,7 +74,7 @@ BUGS = {
     "bias correction from the first step when resumed": Bug(
         "resumed.weights.",
         FILE,
-        {"torch.tensor(float(moments.steps))": "torch.tensor(0.0)"},
+        {"float(moments.steps), device": "0.0, device"},
         {"np.full(moments.steps + 1, beta": "np.full(1, beta"},
         {"jnp.asarray(moments.steps, jnp.int32)": "jnp.asarray(0, jnp.int32)"},
         checks=TRAINING,
