@@ -140,9 +140,7 @@ def attend(config: ModelConfig, windows: Windows, queries: Array, keys: Array, v
 
     def fill_in(row: Array, context: Array, length: int) -> Array:
         begin, own = window(row, windows, len(context), length)
-        attended = attend_window(config, own, *(read(x, begin, own) for x in projected))
-        others = lax.dynamic_slice_in_dim(context, begin, length)
-        return lax.dynamic_update_slice_in_dim(context, jnp.where(own[:, None], attended, others), begin, 0)
+        return write(context, attend_window(config, own, *(read(x, begin, own) for x in projected)), begin, own)
 
     return for_each_row(config, windows, jnp.zeros_like(values), fill_in)
 
@@ -163,12 +161,8 @@ def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[A
     def fill_in(row: Array, gradients: tuple[Array, ...], length: int) -> tuple[Array, ...]:
         begin, own = window(row, windows, len(gradient), length)
         _, pull_back = jax.vjp(partial(attend_window, config, own), *(read(x, begin, own) for x in projected))
-        return tuple(
-            lax.dynamic_update_slice_in_dim(
-                whole, jnp.where(own[:, None], part, lax.dynamic_slice_in_dim(whole, begin, length)), begin, 0
-            )
-            for whole, part in zip(gradients, pull_back(read(gradient, begin, own)), strict=True)
-        )
+        pairs = zip(gradients, pull_back(read(gradient, begin, own)), strict=True)
+        return tuple(write(whole, part, begin, own) for whole, part in pairs)
 
     return None, *for_each_row(config, windows, tuple(map(jnp.zeros_like, projected)), fill_in)
 
@@ -199,6 +193,12 @@ def read(x: Array, begin: Array, own: Array) -> Array:
     Tokens of other rows become zeros, because an attention weight of zero would not hide their NaN: 0 * NaN is NaN.
     """
     return jnp.where(own[:, None], lax.dynamic_slice_in_dim(x, begin, len(own)), 0.0)
+
+
+def write(x: Array, part: Array, begin: Array, own: Array) -> Array:
+    """Return x, (N, ...), in which ``part``, (L, ...), replaces the own tokens of a window. own: bool (L,)."""
+    others = lax.dynamic_slice_in_dim(x, begin, len(own))
+    return lax.dynamic_update_slice_in_dim(x, jnp.where(own[:, None], part, others), begin, 0)
 
 
 def attend_window(config: ModelConfig, own: Array, queries: Array, keys: Array, values: Array) -> Array:

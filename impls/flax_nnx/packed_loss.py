@@ -33,7 +33,7 @@ class PackedLoss(training.Loss):
 
 
 def loss(transformer: Any, packed: Mapping[str, Any], dropout_masks: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return the loss of a batch, and 0, because an encoder has no labels.
+    """Return the loss of a batch. The second result, the number of correct labels, is always 0.
 
     ``packed``: see ``packed_inputs``. ``dropout_masks``: always empty.
     """

@@ -24,7 +24,10 @@ class PackedLoss:
         self.packed = with_attention(transformer, TrainedAttention)
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss, and 0, because an encoder has no labels. Arguments as in ``training.loss``."""
+        """Return the loss. The second result, the number of correct labels, is always 0.
+
+        The arguments are those of ``training.loss``.
+        """
         if dropout_masks or bool(inputs["valid"].all()):
             return self.padded(inputs, dropout_masks)
         tokens, x = encode_packed(self.packed, {**inputs, **packing(self.packed.config, inputs["valid"])})

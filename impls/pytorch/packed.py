@@ -53,7 +53,7 @@ class Packed:
         processes = {name: child for name, child in layer.named_children() if isinstance(child, PrePostProcess)}
         return swapped(
             layer,
-            attention=PackedAttention(self.config, *packed_layers(layer.attention)),
+            attention=PackedAttention(self.config, *packed_linears(layer.attention)),
             feed_forward=PackedFeedForward(layer.feed_forward, self.config),
             **{name: without_dropout(process) for name, process in processes.items()},
         )
@@ -193,7 +193,7 @@ class PackedMaskedLM(nn.Module):
         return unpacked(scores, tokens, valid.shape)
 
 
-def packed_layers(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedLinear]:
+def packed_linears(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedLinear]:
     """Return two linear layers of an attention: query, key and value in one, and the output."""
     projections = attention.query, attention.key, attention.value
     weight = torch.cat([projection.weight for projection in projections])

@@ -26,7 +26,10 @@ class PackedLoss:
         self.packed = with_layers(transformer, map(trained_layer, transformer.encoder.layers))
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss, and 0, because an encoder has no labels. Arguments as in ``training.loss``."""
+        """Return the loss. The second result, the number of correct labels, is always 0.
+
+        The arguments are those of ``training.loss``.
+        """
         if dropout_masks:
             return self.padded(inputs, dropout_masks)
         tokens, x = encode_packed(self.packed, inputs)
