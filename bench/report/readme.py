@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+from triglot.bench.run.batches import SENTENCE_BATCHES
+from triglot.bench.run.cases import Cell
 from triglot.shared import files
 
 from . import document, tables
@@ -38,16 +40,23 @@ def short_table(report: Report) -> str:
         [arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in rows[0] if arm in fastest
     ]
     cell = shown[0].cell
-    sizes = [f"{each.cell.batch} x {each.cell.length}, {each.cell.fill:.0%} real" for each in shown]
+    sizes = [_size(each.cell) for each in shown]
     lines = [
-        f"**{cell.model}, {cell.workload}, {tables.where(cell)}: batches of {' and '.join(sizes)}**",
+        f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
-        f"Milliseconds per batch, for the arms among the {ROWS} fastest of {len(rows[0])} in one of the sizes. An arm",
-        "is one way to compute the model. The roofline is the fastest matrix product on this machine.",
+        f"Milliseconds, for the arms among the {ROWS} fastest of {len(rows[0])} in one of the sizes. An arm is one way",
+        "to compute the model. The roofline is the fastest matrix product on this machine.",
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _size(cell: Cell) -> str:
+    if cell.order == "padded":
+        return f"{cell.batch} x {cell.length}, {cell.fill:.0%} real"
+    order = "" if cell.order == "arrival" else ", sorted"
+    return f"{SENTENCE_BATCHES} batches of {cell.batch} sentences{order}"
 
 
 def main() -> None:
