@@ -1,6 +1,6 @@
-"""Write the short benchmark table of the README: ``python -m triglot.bench.report.readme RESULT.json README.md``.
+"""Write the short benchmark table into the README: ``python -m triglot.bench.report.readme RESULT.json README.md``.
 
-The table is between two marks. A test compares it with the newest result in ``bench/results``.
+The table goes between two marks in the README. A test checks that it matches the newest result in ``bench/results``.
 """
 
 import re
@@ -44,8 +44,8 @@ def short_table(report: Report) -> str:
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
-        f"Milliseconds, for the arms among the {ROWS} fastest of {len(rows[0])} in one of the sizes. An arm is one way",
-        "to compute the model. The roofline is the fastest matrix product on this machine.",
+        f"Milliseconds of arms (ways to compute the model): the {ROWS} fastest of {len(rows[0])} in each size, in the",
+        "order of their ratios to the baseline in the first. The roofline is the fastest matrix product measured here.",
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]

@@ -219,6 +219,7 @@ def test_variants_of_an_encoder_pass(fields, framework, make_checkpoint, check_s
     assert report.verdict == "pass", report.divergences
 
 
+@pytest.mark.usefixtures("without_cpp")
 def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
     report = check_small(make_checkpoint(VECTORS), framework, mode="compiled", checks=["forward"])
     assert report.verdict == "pass", report.divergences
