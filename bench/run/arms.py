@@ -165,7 +165,8 @@ ARMS: dict[str, Arm] = {
         "ctranslate2",
         "compiled",
         "ctranslate2_encoder:CTranslate2Arm",
-        ("torch", "transformers", "ctranslate2"),
+        # In this order: if torch is imported first, short calls of CTranslate2 take 1.8 times as long.
+        ("ctranslate2", "transformers", "torch"),
         {"cpu": ("float32",)},
     ),
 }

@@ -10,7 +10,7 @@ from fuzzing_forms import FORMS
 
 @pytest.mark.parametrize("form", FORMS)
 def test_random_damage_is_refused_or_harmless(form, tmp_path, pytestconfig):
-    count = 3 * pytestconfig.getoption("--mutations") // len(FORMS)
+    count = pytestconfig.getoption("--mutations") // len(FORMS)
     outcomes = fuzzing.part_of("mutations", tmp_path, form=form, count=count)["outcomes"]
     assert sum(outcomes.values()) == count
     by_result = {
