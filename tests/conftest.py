@@ -173,6 +173,7 @@ def fakes(monkeypatch):
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
     monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
+    monkeypatch.setattr(pool, "UNCOUNTED", 0.001)
     return WORKER
 
 

@@ -54,8 +54,8 @@ class Prepared(Protocol):
 class Arm:
     """One way to compute the model.
 
-    ``packages`` must be installed. ``dtypes`` lists the number formats for each supported device. A ``peer`` is not
-    part of Triglot, and computes only BERT-like encoders.
+    ``packages`` must be installed, and are imported in this order. ``dtypes`` lists the number formats for each
+    supported device. A ``peer`` is not part of Triglot, and computes only BERT-like encoders.
     """
 
     framework: str
@@ -66,7 +66,9 @@ class Arm:
     peer: bool = False
 
     def import_builder(self) -> Callable[[Checkpoint, Case, Sequence[Batch]], Prepared]:
-        """Import the builder, and its framework with it."""
+        """Import the packages and then the builder."""
+        for package in self.packages:
+            importlib.import_module(package)
         module, name = self.builder.split(":")
         return getattr(importlib.import_module(module), name)
 
@@ -165,7 +167,7 @@ ARMS: dict[str, Arm] = {
         "ctranslate2",
         "compiled",
         "ctranslate2_encoder:CTranslate2Arm",
-        # In this order: if torch is imported first, short calls of CTranslate2 take 1.8 times as long.
+        # If torch is imported first, short calls of CTranslate2 take 1.8 times as long.
         ("ctranslate2", "transformers", "torch"),
         {"cpu": ("float32",)},
     ),
@@ -177,10 +179,16 @@ def register(name: str, arm: Arm) -> None:
     ARMS[name] = arm
 
 
-def quick_arms(workload: str) -> list[str]:
+def quick_arms(configs: Sequence[ModelConfig], workload: str, dtypes: Sequence[str], device: str) -> list[str]:
     """Return the arms of ``--quick``: the baseline, the fastest of each framework, and the best-known peers."""
-    mode = "jit" if workload in WITH_GRADIENTS or workload == "generation" else "compiled"
-    own = [f"triglot-{framework}-{mode}" for framework in FRAMEWORKS]
+
+    def fastest(framework: str) -> str:
+        compiled = f"triglot-{framework}-compiled"
+        work = [(config, workload, dtype, device) for config in configs for dtype in dtypes]
+        does_it = workload == "forward" and not any(ARMS[compiled].why_unsupported(*each) for each in work)
+        return compiled if does_it else f"triglot-{framework}-jit"
+
+    own = [fastest(framework) for framework in FRAMEWORKS]
     return ["triglot-torch-eager", *own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]
 
 

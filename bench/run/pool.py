@@ -227,8 +227,7 @@ class Workers:
             self.on_step(f"new shapes for {case.arm}")
             request = {
                 "config": self._work.config.to_dict(),
-                "batches": [str(file) for file in self._work.files],
-                "further": [str(file) for file in self._work.further_files],
+                "batches": [str(file) for file in self._work.further_files],
             }
             try:
                 self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]

@@ -13,7 +13,6 @@ Requests, see ``shared/worker.py``:
 Every answer has the processor time since the one before. Between requests the process sleeps.
 """
 
-import importlib
 import os
 import resource
 import sys
@@ -91,10 +90,8 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     case = Case(request["name"], Cell(**request["cell"]))
     ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
     times = [time.perf_counter()]
-    for package in arm.packages:
-        importlib.import_module(package)
-    gpu.check_device(arm.framework, case.cell.device, sys.modules)
     builder = arm.import_builder()
+    gpu.check_device(arm.framework, case.cell.device, sys.modules)
     times.append(time.perf_counter())
     weights = checkpoint.load(request["checkpoint"])
     batches = [batch_from_arrays(weights.config, npz.read(Path(path))) for path in request["batches"]]
@@ -151,21 +148,16 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
 
 
 def time_new_shapes(prepared: "Prepared", request: Message) -> float:
-    """Time the first call on other batches, in milliseconds. Then restore the original batches."""
+    """Time the first call on other batches, in milliseconds. Later calls compute these."""
     from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
     from triglot.shared.model.config import ModelConfig  # noqa: PLC0415
 
     config = ModelConfig.from_dict(request["config"])
-    before, further = (
-        [batch_from_arrays(config, npz.read(Path(path))) for path in request[name]] for name in ("batches", "further")
-    )
-    prepared.use(further)
+    prepared.use([batch_from_arrays(config, npz.read(Path(path))) for path in request["batches"]])
     begin = time.perf_counter()
     prepared.wait(prepared.call())
-    milliseconds = 1000 * (time.perf_counter() - begin)
-    prepared.use(before)
-    return milliseconds
+    return 1000 * (time.perf_counter() - begin)
 
 
 def settle() -> None:

@@ -1,6 +1,8 @@
 """The arms: which of them can do what, and that the stock encoders compute the same as the reference."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -51,6 +53,16 @@ CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75,
 def test_an_arm_says_what_it_does_not_support(arm, model, workload, dtype, device, reason):
     why = ARMS[arm].why_unsupported(recipe(model), workload, dtype, device)
     assert why is None if reason is None else re.search(reason, why or "")
+
+
+def test_ctranslate2_is_imported_before_pytorch():
+    """In the other order, its short calls take 1.8 times as long."""
+    code = (
+        "import sys; from triglot.bench.run.arms import ARMS; ARMS['ctranslate2'].import_builder(); print(*sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = run.stdout.split()
+    assert names.index("ctranslate2") < names.index("torch")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from triglot.bench.machine.roofline import Roofline
 from triglot.bench.report import document
 from triglot.bench.report.report import Report, Surroundings
 from triglot.bench.run import arms, sweep
-from triglot.bench.run.cases import WORKLOADS
 from triglot.bench.run.pool import Workers
 from triglot.commands import bench as bench_command
 from triglot.commands import output
@@ -161,15 +160,25 @@ def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeyp
     assert [len(case["round_lengths"]) for case in content["cases"]] == [8, 8], "no twin, and no more rounds"
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_quick_look_times_arms_that_do_the_work(workload):
-    """The baseline, and an arm of each framework."""
-    names = arms.quick_arms(workload)
-    assert names[0] == "triglot-torch-eager"
-    assert {arms.ARMS[name].framework for name in names} >= {"torch", "paddle", "jax"}
-    config = recipe("translation" if workload == "generation" else "minilm")
-    own = [name for name in names if not arms.ARMS[name].peer or workload != "generation"]
-    assert [arms.ARMS[name].why_unsupported(config, workload, "float32", "cpu") for name in own] == [None] * len(own)
+@pytest.mark.parametrize(
+    ("model", "workload", "dtype", "mode"),
+    [
+        ("minilm", "forward", "float32", "compiled"),
+        ("minilm", "forward", "float64", "jit"),
+        ("minilm", "forward+backward", "float32", "jit"),
+        ("minilm", "training", "float32", "jit"),
+        ("translation", "forward", "float32", "jit"),
+        ("translation", "generation", "float32", "jit"),
+    ],
+)
+def test_a_quick_look_times_arms_that_do_the_work(model, workload, dtype, mode):
+    """The baseline, and an arm of each framework. ``mode``: that of JAX, where ``compiled`` is not for every model."""
+    names = arms.quick_arms([recipe(model)], workload, [dtype], "cpu")
+    assert names[:1] == ["triglot-torch-eager"]
+    assert f"triglot-jax-{mode}" in names
+    own = [name for name in names if not arms.ARMS[name].peer]
+    assert [arms.ARMS[name].framework for name in own] == ["torch", "torch", "paddle", "jax"]
+    assert [arms.ARMS[name].why_unsupported(recipe(model), workload, dtype, "cpu") for name in own] == [None] * 4
 
 
 def test_a_result_is_shown_without_measuring(workplace, command, faked, monkeypatch):

@@ -3,15 +3,18 @@
 import copy
 import json
 import re
-from contextlib import nullcontext
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import typer
 
+import triglot
 from triglot.bench.run.arms import TriglotArm
-from triglot.bench.studies import proof
+from triglot.bench.run.cases import Case, Cell
+from triglot.bench.studies import plain_comparison, proof
 from triglot.shared.model.recipes import recipe
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -64,20 +67,64 @@ def test_a_promise_that_is_not_kept_is_noticed(result, part, value, count, name)
     assert broken(damaged(whole, part, value, count)) == [name]
 
 
-def test_an_arm_that_does_not_start_breaks_the_promise(fakes, monkeypatch, capsys):
-    monkeypatch.setattr(proof, "WORKER", fakes)
+@pytest.fixture
+def prove(fakes, monkeypatch, workplace):
+    """A function that compares fake arms with plain scripts. It returns the exit code and the rows."""
     monkeypatch.setattr(proof, "SIZES", ((2, 8),))
-    monkeypatch.setattr(proof, "ROUNDS", 2)
-    monkeypatch.setattr(proof, "recipe", lambda _: recipe("bert-base-tiny"))
     monkeypatch.setattr(proof, "register_arms", lambda: None)
-    monkeypatch.setattr(proof, "_plain_script", lambda *_: nullcontext(lambda: 1.0))
-    for arms in (["fake-crash"], ["fake-a", "fake-crash"]):
+    for name, value in {"WORKER": fakes, "ROUNDS": 3, "recipe": lambda _: recipe("bert-base-tiny")}.items():
+        monkeypatch.setattr(plain_comparison, name, value)
+
+    def run(*arms):
         with pytest.raises(typer.Exit) as end:
-            proof.main(runs=0, arm=arms)
-        assert end.value.exit_code == 1
-        out, err = capsys.readouterr()
-        assert re.search(rf"^NOT KEPT: .*, 2 x 8: [01] of {len(arms)}, fake-crash ", out)
-        assert "'failure': 'died by signal SIGSEGV" in err
+            proof.main(Path("proof.json"), runs=0, arm=[*arms])
+        return end.value.exit_code, json.loads(Path("proof.json").read_text())["plain"]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arm", "failure"), [("fake-crash", "died by signal SIGSEGV"), ("fake-killed", "died by signal SIGKILL")]
+)
+def test_an_arm_that_does_not_start_or_dies_breaks_the_promise(arm, failure, prove, monkeypatch, capsys):
+    monkeypatch.setattr(plain_comparison, "PAIRS", 1)
+    monkeypatch.setattr(plain_comparison.PlainScript, "__init__", lambda *_: None)
+    monkeypatch.setattr(plain_comparison.PlainScript, "__exit__", lambda *_: None)
+    monkeypatch.setattr(plain_comparison.PlainScript, "median", lambda _: 1.0)
+    code, rows = prove("fake-a", arm)
+    assert code == 1
+    assert "failure" not in rows[0]
+    assert np.isnan(rows[1]["ratio"])
+    assert failure in rows[1]["failure"]
+    assert re.search(rf"^NOT KEPT: .*, 2 x 8: [01] of 2, {arm} ", capsys.readouterr().out)
+
+
+def test_a_plain_script_that_ends_breaks_the_promise(prove):
+    """The fake arms are not registered in the process of the script."""
+    code, (row,) = prove("fake-a")
+    assert (code, row["failure"]) == (1, "its plain script ended with code 1: KeyError: 'fake-a'")
+
+
+def test_a_plain_script_that_hangs_is_ended(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 100\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    case = Case("torch-nn", Cell("minilm", "forward", "padded", "float32", "cpu", 2, 8, 1.0, 1))
+    with (tmp_path / "errors.txt").open("w+") as errors:
+        script = plain_comparison.PlainScript(case, tmp_path, errors, time_limit=0.2)
+        with script, pytest.raises(triglot.BenchError, match=r"gave no answer in 0\.2 s"):
+            script.median()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"), [([1.04], 1.04), ([1.06, 1.0, 0.99, 1.01, 1.02], 1.01), ([0.94, 1.1, 1.2, 1.0, 1.1], 1.1)]
+)
+def test_an_arm_that_is_off_is_compared_in_further_processes(ratios, expected, monkeypatch):
+    rows = iter({"bench_ms": 1.0, "plain_ms": 1.0, "ratio": ratio} for ratio in ratios)
+    monkeypatch.setattr(plain_comparison, "_compare", lambda cases, *_: {cases[0]: next(rows)})
+    (row,) = plain_comparison.compare_with_plain(["torch-nn"], 2, 8)
+    assert (row["ratio"], row["ratios"]) == (expected, ratios)
 
 
 def test_a_harness_that_adds_one_percent_is_noticed(result):

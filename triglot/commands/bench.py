@@ -132,8 +132,12 @@ def bench(
 
     dialect = source_dialect.value if source_dialect else None
     sources = [models.resolve(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
-    selected = (_values(framework), _values(mode), arm or [])
-    names = arms.quick_arms(workload.value) if quick and not any(selected) else arms.select(*selected)
+    selected, dtypes = (_values(framework), _values(mode), arm or []), _values(dtype or [FLOAT32])
+    if quick and not any(selected):
+        configs = [source.checkpoint.config for source in sources]
+        names = arms.quick_arms(configs, workload.value, dtypes, device.value)
+    else:
+        names = arms.select(*selected)
     cells = [
         cell
         for source in sources
@@ -144,7 +148,7 @@ def bench(
             lengths=length or [min(128, source.checkpoint.config.source_max_length)],
             fills=fill or [1.0],
             orders=_values(order or [PADDED]),
-            dtypes=_values(dtype or [FLOAT32]),
+            dtypes=dtypes,
             device=device.value,
             threads=threads or cores(),
         )

@@ -1,0 +1,165 @@
+"""Time every arm against a plain script (``plain.py``), without any setting of the benchmark, in turns.
+
+Two processes of the same program may differ for their whole lives. Where memory lies decides, for example, how much of
+it glibc returns to the system during a call: PyTorch's eager MiniLM, batch 8, length 128, takes 1,600 to 26,000 new
+pages per call and, with them, up to 11 % more time. So an arm that is too far off is compared in further pairs of
+processes, and the median of all pairs counts.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any, Self
+
+import numpy as np
+
+from triglot.bench.run.cases import Case, Cell, Settings
+from triglot.bench.run.pool import Workers
+from triglot.bench.run.sweep import WORKER
+from triglot.bench.run.toolchain import Toolchain
+from triglot.bench.run.work import BenchedModel, Work
+from triglot.shared.checkpoint import Checkpoint
+from triglot.shared.environment import cores
+from triglot.shared.errors import BenchError
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
+
+from .plain import MEDIAN
+
+LIMIT = 0.05  # how far the benchmark's time may be from the script's
+PAIRS = 5  # of processes, for an arm whose first pair is further off
+ROUNDS, TOGETHER = 24, 3
+SPIN = 0.3  # seconds in which the idle threads of a plain script fall asleep
+
+Row = dict[str, Any]
+
+
+class PlainScript:
+    """A plain script that times an arm in a process of its own. Only the number of threads is set."""
+
+    def __init__(self, case: Case, checkpoint: Path, errors: IO[str], time_limit: float) -> None:
+        self._time_limit, self._errors = time_limit, errors
+        command = [sys.executable, "-m", "triglot.bench.studies.plain", case.arm, str(checkpoint)]
+        command += [str(case.cell.batch), str(case.cell.length)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(case.cell.threads)}
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def median(self) -> float:
+        """Return the median of a series of calls, in ms.
+
+        Raises:
+            BenchError: the script has ended, or it takes longer than the time limit.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Event()
+        timer = threading.Timer(self._time_limit, lambda: (late.set(), self._process.kill()))
+        timer.start()
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            line = next((line for line in self._process.stdout if line.startswith(MEDIAN)), "")
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise BenchError(f"its plain script gave no answer in {self._time_limit:g} s")
+        if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            *_, last = ["", *self._errors.read().strip().splitlines()]
+            raise BenchError(f"its plain script ended with code {code}: {last}")
+        time.sleep(SPIN)
+        return float(line.removeprefix(MEDIAN))
+
+
+def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> Iterator[Row]:
+    """Time arms with the benchmark and with plain scripts, in turns.
+
+    ``ratio`` is the benchmark's time over the script's: the median of ``ratios``, of each pair of processes. Without a
+    time, it is NaN, and ``failure`` says why.
+    """
+    config = recipe("minilm")
+    model = BenchedModel("minilm", Checkpoint(config, initialize(config)))
+    cell = Cell(model.name, "forward", "padded", "float32", "cpu", rows, length, 1.0, cores())
+    settings = Settings()
+    with TemporaryDirectory(prefix="triglot-") as folder, Toolchain(settings.time_limit) as toolchain:
+        work = Work(model, cell, settings, Path(folder))
+        cases = [Case(arm, cell) for arm in arms]
+        for start in range(0, len(cases), TOGETHER):
+            for case, row in _compare(cases[start : start + TOGETHER], work, settings, toolchain).items():
+                pairs = [row]
+                while len(pairs) < PAIRS and abs(row["ratio"] - 1) > LIMIT:
+                    pairs += _compare([case], work, settings, toolchain).values()
+                yield _summary(pairs)
+
+
+def _summary(pairs: Sequence[Row]) -> Row:
+    """Return one row for all pairs of processes of an arm: the first failure or, if there is none, their medians."""
+    row = dict(next((pair for pair in pairs if "failure" in pair), pairs[0]))
+    if "failure" not in row:
+        row |= {name: float(np.median([pair[name] for pair in pairs])) for name in ("bench_ms", "plain_ms", "ratio")}
+        row["ratios"] = [pair["ratio"] for pair in pairs]
+    print(row, file=sys.stderr)  # noqa: T201
+    return row
+
+
+def _compare(cases: Sequence[Case], work: Work, settings: Settings, toolchain: Toolchain) -> dict[Case, Row]:
+    """Compare each arm with its script, in one pair of processes."""
+    failures: dict[Case, str] = {}
+    scripts: dict[Case, PlainScript] = {}
+    plain_ms: dict[Case, list[float]] = {case: [] for case in cases}
+    generator = np.random.default_rng(0)
+    with Workers(work, settings, WORKER, _show_nothing, toolchain) as workers, ExitStack() as opened:
+        for case in cases:
+            if workers.start(case):
+                errors = opened.enter_context((work.folder / f"{case.arm}.txt").open("w+"))
+                script = PlainScript(case, work.checkpoint, errors, settings.time_limit)
+                scripts[case] = opened.enter_context(script)
+                _take_turn(case, script, failures)  # it has to load the model first
+        for _ in range(ROUNDS):
+            for place in generator.permutation(len(scripts)):
+                case, script = list(scripts.items())[int(place)]
+                if case in failures or workers.sample(case, settings.seconds / settings.rounds) is None:
+                    continue
+                plain_ms[case] += _take_turn(case, script, failures)
+        results = {case: workers.result(case) for case in cases}
+    failures |= {case: result.failure or "" for case, result in results.items() if result.status != "ok"}
+    found: dict[Case, Row] = {}
+    for case in cases:
+        found[case] = {"arm": case.arm, "rows": case.cell.batch, "length": case.cell.length, "ratio": float("nan")}
+        if case in failures:
+            found[case]["failure"] = failures[case]
+            continue
+        bench = [float(np.median(samples)) for samples in results[case].rounds]
+        found[case] |= {"bench_ms": float(np.median(bench)), "plain_ms": float(np.median(plain_ms[case]))}
+        found[case]["ratio"] = float(np.median(np.divide(bench, plain_ms[case])))
+    return found
+
+
+def _take_turn(case: Case, script: PlainScript, failures: dict[Case, str]) -> list[float]:
+    try:
+        return [script.median()]
+    except BenchError as error:
+        failures[case] = str(error)
+        return []
+
+
+def _show_nothing(_text: str, _rounds: float = 0.0) -> None:
+    pass
