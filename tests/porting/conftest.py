@@ -1,5 +1,6 @@
 """Folders that other libraries saved, and the path of a ``.pt`` file."""
 
+import numpy as np
 import pytest
 from bert_folders import MODELS, SIZES
 
@@ -35,3 +36,35 @@ def make_transformers_model(tmp_path):
 def bert_folder(make_transformers_model):
     """A folder with a small BERT."""
     return make_transformers_model("bert")[1]
+
+
+@pytest.fixture(scope="session")
+def roberta_folder(tmp_path_factory):
+    """A RoBERTa with a masked_lm head, saved by transformers, and an example of what it computes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=24,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+    )
+    model = transformers.RobertaForMaskedLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    path = tmp_path_factory.mktemp("roberta")
+    model.save_pretrained(path)
+    ids = np.random.default_rng(0).integers(2, 61, (4, 11))
+    valid = np.arange(11) < np.array([11, 6, 1, 9])[:, None]
+    ids[~valid] = 1
+    with torch.inference_mode():
+        result = model(torch.from_numpy(ids), torch.from_numpy(valid), output_hidden_states=True)
+    outputs = {"last_hidden_state": result.hidden_states[-1].numpy(), "logits": result.logits.numpy()}
+    np.savez(path / "example.npz", input_ids=ids, attention_mask=valid.astype(np.int64), **outputs)
+    return path
