@@ -1,8 +1,13 @@
 """Folders that other libraries saved, and the path of a ``.pt`` file."""
 
+import shutil
+from functools import cache
+
 import numpy as np
 import pytest
 from bert_folders import MODELS, SIZES
+from sentence_models import ACTIVATIONS, ENCODER, PROMPTS, minilm
+from sentence_models import MODELS as SENTENCE_MODELS
 
 
 @pytest.fixture
@@ -68,3 +73,51 @@ def roberta_folder(tmp_path_factory):
     outputs = {"last_hidden_state": result.hidden_states[-1].numpy(), "logits": result.logits.numpy()}
     np.savez(path / "example.npz", input_ids=ids, attention_mask=valid.astype(np.int64), **outputs)
     return path
+
+
+@pytest.fixture(scope="session")
+def sentence_encoder(tmp_path_factory):
+    """The folder of a small BERT, in which no norm or bias is the identity, with the tokenizer of MiniLM."""
+    import torch
+    import transformers
+
+    model = transformers.BertModel(transformers.BertConfig(**ENCODER))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    folder = tmp_path_factory.mktemp("encoder")
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copyfile(minilm() / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def save_sentence_model(sentence_encoder, tmp_path_factory):
+    """A function that returns a model of the library, and its folder."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    @cache
+    def saved(kind):
+        pooling, layers, normalized = SENTENCE_MODELS[kind]
+        torch.manual_seed(0)
+        parts = [
+            modules.Transformer(str(sentence_encoder), max_seq_length=29),
+            modules.Pooling(24, pooling_mode=pooling),
+        ]
+        size = 24
+        for layer in layers:
+            function = getattr(torch.nn, ACTIVATIONS[layer.activation])()
+            parts.append(modules.Dense(size, layer.size, bias=layer.bias, activation_function=function))
+            size = layer.size
+        parts += [modules.Normalize()] * normalized
+        prompts = {"prompts": PROMPTS, "default_prompt_name": "query"} if layers else {}
+        native = SentenceTransformer(modules=parts, device="cpu", similarity_fn_name="dot", **prompts)
+        folder = tmp_path_factory.mktemp("sentence")
+        native.save(str(folder), create_model_card=False)
+        return native, folder
+
+    return saved
