@@ -28,7 +28,7 @@ from triglot.shared.inputs import random_batch
 from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
 
-pytest.register_assert_rewrite("refusals")
+pytest.register_assert_rewrite("refusals", "torch_archives")
 
 # The defaults, which CI uses. The long proofs ask for more.
 SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 12, "gpu": False}

@@ -1,27 +1,17 @@
-"""The parameters, the initial weights and the named values of a configuration."""
+"""The parameters of a configuration: their names, shapes, axes and roles, in order."""
 
 import itertools
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
-from scipy.stats import truncnorm
+from one_layer_models import BERT, DYGRAPH, PRETRAINING, TIED, TRANSLATION
 
-from triglot.shared.arrays import Array
-from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.errors import CheckpointError
 from triglot.shared.model import schema
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.initializers import STANDARD_DEVIATION, initialize, perturb
 from triglot.shared.model.recipes import recipe, recipes
-from triglot.shared.model.schema import named_values
 from triglot.shared.porting.dialects import huggingface_families
 
-BERT = replace(recipe("bert-base-tiny"), layers=1)
-PRETRAINING = replace(BERT, heads_on_top=("pooler", "masked_lm", "next_sentence"))
-TIED = replace(PRETRAINING, tied_embeddings=True)
-DYGRAPH = replace(recipe("dygraph-tiny"), layers=1)
 # Everything is unusual: key and value sizes, no attention biases, unused position rows, four norms.
 FREE = ModelConfig(
     hidden_size=4,
@@ -131,54 +121,6 @@ FREE_PARAMETERS = {
     "encoder.final.norm.bias": ((4,), ("hidden",), "bias"),
 }
 
-HIDDEN = ("batch", "source", "hidden")
-INNER = ("batch", "source", "feed_forward")
-BERT_ACTIVATIONS = {
-    "embeddings.sum": HIDDEN,
-    "embeddings.process.norm": HIDDEN,
-    "encoder.layers.0.attention.key": ("batch", "head", "source", "key"),
-    "encoder.layers.0.attention.value": ("batch", "head", "source", "value"),
-    "encoder.layers.0.attention.query": ("batch", "head", "source", "key"),
-    "encoder.layers.0.attention.scores": ("batch", "head", "source", "source"),
-    "encoder.layers.0.attention.weights": ("batch", "head", "source", "position"),
-    "encoder.layers.0.attention.context": ("batch", "source", "heads*value"),
-    "encoder.layers.0.attention.output": HIDDEN,
-    "encoder.layers.0.post_attention.residual": HIDDEN,
-    "encoder.layers.0.post_attention.norm": HIDDEN,
-    "encoder.layers.0.feed_forward.inner": INNER,
-    "encoder.layers.0.feed_forward.activation": INNER,
-    "encoder.layers.0.feed_forward.output": HIDDEN,
-    "encoder.layers.0.post_feed_forward.residual": HIDDEN,
-    "encoder.layers.0.post_feed_forward.norm": HIDDEN,
-    "output": ("batch", "position", "hidden"),
-    "heads.pooler": ("batch", "hidden"),
-}
-PRETRAINING_ACTIVATIONS = {
-    "heads.masked_lm.transform": HIDDEN,
-    "heads.masked_lm.activation": HIDDEN,
-    "heads.masked_lm.norm": HIDDEN,
-    "heads.masked_lm": ("batch", "position", "vocabulary"),
-    "heads.next_sentence": ("batch", "relation"),
-}
-DYGRAPH_ACTIVATIONS = {
-    "encoder.layers.0.pre_attention.norm": HIDDEN,
-    "encoder.layers.0.attention.key": ("batch", "head", "source", "key"),
-    "encoder.layers.0.attention.value": ("batch", "head", "source", "value"),
-    "encoder.layers.0.attention.query": ("batch", "head", "source", "key"),
-    "encoder.layers.0.attention.scores": ("batch", "head", "source", "source"),
-    "encoder.layers.0.attention.weights": ("batch", "head", "source", "position"),
-    "encoder.layers.0.attention.context": ("batch", "source", "heads*value"),
-    "encoder.layers.0.attention.output": HIDDEN,
-    "encoder.layers.0.post_attention.residual": HIDDEN,
-    "encoder.layers.0.pre_feed_forward.norm": HIDDEN,
-    "encoder.layers.0.feed_forward.inner": INNER,
-    "encoder.layers.0.feed_forward.activation": INNER,
-    "encoder.layers.0.feed_forward.output": HIDDEN,
-    "encoder.layers.0.post_feed_forward.residual": HIDDEN,
-    "encoder.final.norm": HIDDEN,
-    "output": ("batch", "position", "hidden"),
-}
-
 
 @pytest.mark.parametrize(
     ("config", "expected"),
@@ -215,7 +157,6 @@ def test_a_second_layer_has_the_parameters_of_the_first(name):
     assert first == second
 
 
-TRANSLATION = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)
 ANNOTATED = replace(recipe("annotated-tiny"), layers=1, decoder_layers=1)
 ATTENTION_LEAVES = [f"{name}.{leaf}" for name in ("query", "key", "value", "output") for leaf in ("weight", "bias")]
 FEED_FORWARD_LEAVES = [f"{name}.{leaf}" for name in ("inner", "output") for leaf in ("weight", "bias")]
@@ -338,176 +279,3 @@ def test_bert_base_has_the_parameters_of_the_bert_base_of_transformers():
     }
     assert shapes == expected
     assert sum(int(np.prod(entry.shape)) for entry in ours.values()) == 109_482_240
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-def test_tensors_of_the_schema_are_accepted(dtype):
-    tensors = {name: tensor.astype(dtype) for name, tensor in initialize(BERT).items()}
-    schema.verify(BERT, tensors)
-    assert Checkpoint(BERT, tensors).tensors is tensors
-
-
-def test_one_message_names_everything_that_is_wrong():
-    tensors: dict[str, Array] = {**initialize(BERT)}
-    del tensors["embeddings.segment.weight"], tensors["heads.pooler.bias"]
-    tensors["embeddings.task.weight"] = np.zeros((3, 24), np.float32)
-    tensors["heads.pooler.weight"] = np.zeros((24, 23), np.float32)
-    tensors["embeddings.process.norm.bias"] = np.zeros(24, ml_dtypes.float8_e4m3fn)
-    tensors["embeddings.process.norm.scale"] = np.zeros((1, 24), np.int32)
-    tensors["embeddings.position.weight"] = tensors["embeddings.position.weight"].astype(">f4")
-    with pytest.raises(CheckpointError) as error:
-        schema.verify(BERT, tensors)
-    problems = str(error.value).removeprefix("the tensors do not match the configuration: ").split("; ")
-    assert problems == [
-        "missing embeddings.segment.weight (2, 24)",
-        "missing heads.pooler.bias (24,)",
-        "unexpected embeddings.task.weight",
-        "embeddings.position.weight has dtype >f4, expected one of float64, float32, float16, bfloat16",
-        "embeddings.process.norm.scale has shape (1, 24), expected (24,)",
-        "embeddings.process.norm.scale has dtype int32, expected one of float64, float32, float16, bfloat16",
-        "embeddings.process.norm.bias has dtype float8_e4m3fn, expected one of float64, float32, float16, bfloat16",
-        "heads.pooler.weight has shape (24, 23), expected (24, 24)",
-        "give the tensors that the configuration describes, or the configuration of these tensors",
-    ]
-
-
-def test_a_transposed_weight_is_misshapen():
-    tensors = initialize(BERT)
-    name = "encoder.layers.0.feed_forward.inner.weight"
-    tensors[name] = tensors[name].T
-    with pytest.raises(CheckpointError, match=rf"{name} has shape \(40, 24\), expected \(24, 40\)"):
-        Checkpoint(BERT, tensors)
-
-
-@pytest.mark.parametrize("name", [name for name in recipes() if name.endswith("-tiny")])
-def test_initial_weights_are_those_of_the_schema_and_of_the_seed(name):
-    config = recipe(name)
-    first, again, other = initialize(config, 3), initialize(config, 3), initialize(config, 4)
-    schema.verify(config, first)
-    for tensor_name, entry in schema.parameters(config).items():
-        tensor = first[tensor_name]
-        assert tensor.dtype == np.float32
-        np.testing.assert_array_equal(tensor, again[tensor_name])
-        if entry.role == "scale":
-            np.testing.assert_array_equal(tensor, 1)
-        elif entry.role == "bias" and (config.initializer in ("bert", "prenorm") or not entry.fan_in):
-            np.testing.assert_array_equal(tensor, 0)
-        else:
-            assert (tensor != other[tensor_name]).mean() > 0.99, tensor_name
-
-
-def test_a_tensor_is_drawn_independently_of_every_other():
-    fewer = initialize(replace(BERT, segments=0, heads_on_top=()))
-    more = initialize(replace(BERT, segments=3, tasks=2, layers=2))
-    assert fewer.keys() < more.keys()
-    for name, tensor in fewer.items():
-        np.testing.assert_array_equal(tensor, more[name], err_msg=name)
-    drawn = [more[f"encoder.layers.{i}.attention.{name}.weight"] for i in (0, 1) for name in ("query", "key", "value")]
-    assert len({tensor.tobytes() for tensor in drawn}) == len(drawn)
-
-
-def test_initial_matrices_are_normal_and_cut_at_two_deviations():
-    assert STANDARD_DEVIATION == 0.02
-    weights = initialize(replace(BERT, source_vocabulary=5000))["embeddings.token.weight"].astype(np.float64)
-    scaled = weights / 0.02
-    # 0.02 and each product are rounded to float32: two half units, 2^-23 in all.
-    bound = 2 * (1 + 2.0**-23)
-    assert np.abs(scaled).max() <= bound
-    # Values outside are redrawn, not clipped. The density at an end is 0.057, so 7 of 120,000 values are expected
-    # within 0.0005 of the two ends. Of a clipped sample, 4.6 % (5,460 values) would be at the ends.
-    assert (np.abs(scaled) > 1.9995).sum() < 50
-    # Five standard errors of a sample of this size. That of the deviation is below 1 / sqrt(2 n), a normal sample's.
-    expected = truncnorm(-2, 2)
-    assert abs(scaled.mean()) < 5 * expected.std() / np.sqrt(scaled.size)
-    assert abs(scaled.std() / expected.std() - 1) < 5 / np.sqrt(2 * scaled.size)
-
-
-def test_perturbing_changes_exactly_the_constant_tensors_and_no_argument():
-    tensors: dict[str, Array] = {**initialize(BERT)}
-    tensors["heads.pooler.bias"] = tensors["heads.pooler.bias"].astype(np.float64)
-    before = {name: tensor.copy() for name, tensor in tensors.items()}
-    perturbed = perturb(tensors, 1)
-    assert list(perturbed) == list(tensors)
-    for name, entry in schema.parameters(BERT).items():
-        np.testing.assert_array_equal(tensors[name], before[name], err_msg=name)
-        assert perturbed[name].dtype == tensors[name].dtype
-        if entry.role in ("scale", "bias"):
-            assert (perturbed[name] != tensors[name]).all(), name
-        else:
-            assert perturbed[name] is tensors[name]
-
-
-def test_the_perturbation_depends_on_seed_and_name_and_has_the_deviation_0_2():
-    tensors = initialize(replace(BERT, layers=8))
-    first, again, other = perturb(tensors, 1), perturb(tensors, 1), perturb(tensors, 2)
-    biases = [name for name in tensors if name.endswith("bias")]
-    for name in biases:
-        np.testing.assert_array_equal(first[name], again[name], err_msg=name)
-        assert (first[name] != other[name]).all(), name
-    assert len({first[name].tobytes() for name in biases}) == len(biases)
-    noise = np.concatenate([first[name] for name in biases])
-    # Five standard errors of the mean and of the deviation of a normal sample of this size.
-    assert abs(noise.mean()) < 5 * 0.2 / np.sqrt(noise.size)
-    assert abs(noise.std() / 0.2 - 1) < 5 / np.sqrt(2 * noise.size)
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (BERT, BERT_ACTIVATIONS),
-        (PRETRAINING, BERT_ACTIVATIONS | PRETRAINING_ACTIVATIONS),
-        (TIED, BERT_ACTIVATIONS | PRETRAINING_ACTIVATIONS),
-        (DYGRAPH, DYGRAPH_ACTIVATIONS),
-    ],
-    ids=["bert", "pre-training", "tied", "dygraph"],
-)
-def test_named_values_are_those_spelled_out_here_in_this_order(config, expected):
-    values = named_values(config)
-    assert {name: entry.axes for name, entry in values.items()} == expected
-    assert list(values) == list(expected)
-    assert [entry.name for entry in values.values()] == list(expected)
-
-
-def test_a_decoder_shows_these_values_in_this_order():
-    def attention(path, name, queries, keys):
-        sublayer = f"{path}.{name}"
-        return {
-            f"{sublayer}.key": ("batch", "head", keys, "key"),
-            f"{sublayer}.value": ("batch", "head", keys, "value"),
-            f"{sublayer}.query": ("batch", "head", queries, "key"),
-            f"{sublayer}.scores": ("batch", "head", queries, keys),
-            f"{sublayer}.weights": ("batch", "head", queries, "position"),
-            f"{sublayer}.context": ("batch", queries, "heads*value"),
-            f"{sublayer}.output": ("batch", queries, "hidden"),
-            f"{path}.post_{name}.residual": ("batch", queries, "hidden"),
-        }
-
-    hidden, inner, path = ("batch", "target", "hidden"), ("batch", "target", "feed_forward"), "decoder.layers.0"
-    expected = {
-        "target_embeddings.sum": hidden,
-        f"{path}.pre_self_attention.norm": hidden,
-        **attention(path, "self_attention", "target", "target"),
-        f"{path}.pre_cross_attention.norm": hidden,
-        f"{path}.memory.norm": ("batch", "source", "hidden"),
-        **attention(path, "cross_attention", "target", "source"),
-        f"{path}.pre_feed_forward.norm": hidden,
-        f"{path}.feed_forward.inner": inner,
-        f"{path}.feed_forward.activation": inner,
-        f"{path}.feed_forward.output": hidden,
-        f"{path}.post_feed_forward.residual": hidden,
-        "decoded": ("batch", "position", "hidden"),
-        "heads.logits": ("batch", "position", "target_vocabulary"),
-    }
-    found = {name: entry.axes for name, entry in named_values(TRANSLATION).items()}
-    names = list(found)[list(found).index("output") + 1 :]
-    assert {name: found[name] for name in names} == expected
-    assert names == list(expected)
-    without = named_values(replace(TRANSLATION, normalize_memory=False))
-    assert found.keys() - without.keys() == {f"{path}.memory.norm"}
-
-
-def test_a_second_layer_shows_the_values_of_the_first():
-    names = [
-        name.replace("layers.1.", "layers.0.") for name in named_values(replace(BERT, layers=2)) if "layers.1." in name
-    ]
-    assert names == [name for name in BERT_ACTIVATIONS if "layers.0." in name]

@@ -1,0 +1,11 @@
+"""Small configurations of each kind of model that reads tokens or vectors."""
+
+from dataclasses import replace
+
+from triglot.shared.model.recipes import recipe
+
+BERT = recipe("bert-base-tiny")  # 101 tokens, 2 segments, no tasks, at most 37 tokens
+ERNIE = recipe("ernie-base-tiny")
+TRANSLATION = recipe("translation-tiny")  # 39 tokens to 41, at most 19 to 23; the id 2 is padding
+EMBEDDED = recipe("dygraph-tiny")  # no vocabulary: takes vectors (B, S, 24)
+EMBEDDED_PAIR = replace(EMBEDDED, kind="encoder_decoder", decoder_layers=1, target_max_length=23)  # and (B, T, 24)

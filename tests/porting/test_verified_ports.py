@@ -1,0 +1,126 @@
+"""A port is verified by running its source and its target, and a report names what was compared."""
+
+import json
+import os
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from vector_encoder import ENCODER
+
+import triglot
+from triglot.parity import originals
+from triglot.parity.originals import find_original
+from triglot.shared.errors import InputError
+from triglot.verification import verify_target
+
+
+def test_an_original_that_does_not_exist_is_refused(command, workplace):
+    code, _, err = command("parity", "bert-base-tiny", "--against", "minilm")
+    assert (code, err) == (2, "triglot: minilm does not exist; give the folder or the file of the original, or none\n")
+
+
+def test_a_verified_port_names_the_heads_that_were_not_compared(roberta_folder, command, workplace):
+    (workplace / "model").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (workplace / "model" / name).write_bytes((roberta_folder / name).read_bytes())
+    fields = json.loads((workplace / "model" / "config.json").read_text())
+    (workplace / "model" / "config.json").write_text(json.dumps({**fields, "architectures": ["RobertaModel"]}))
+    arrays = dict(np.load(roberta_folder / "example.npz"))
+    np.savez("headless.npz", **{name: array for name, array in arrays.items() if name != "logits"})
+
+    def findings(*options):
+        assert command("port", "model", "model.npz", *options, "--json", "port.json")[0] == 0
+        return json.loads((workplace / "port.json").read_text())["findings"]
+
+    for options in (("--verify",), ("--example", "headless.npz")):
+        (words,) = findings(*options)
+        assert words.endswith(" of its budget; not compared: heads.masked_lm")
+    report = triglot.check(
+        triglot.load("model.npz"), ["torch"], isolate=False, checks=["masks"], example="headless.npz"
+    )
+    assert report.originals[0].endswith("headless.npz; not compared: heads.masked_lm")
+    for options in (("--verify",), ("--example", "headless.npz")):
+        (words,) = findings(*options, "--heads", "none")
+        assert words.endswith(" of its budget")
+    (words,) = findings("--heads", "none", "--example", roberta_folder / "example.npz")
+    assert words.endswith(" of its budget; not compared: logits (not in the port)")
+
+
+def test_a_report_names_the_original(make_checkpoint, tmp_path):
+    """In a process of its own, as the command runs it."""
+    checkpoint, path = make_checkpoint(ENCODER), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=path)
+    assert report.verdict == "pass"
+    assert report.frameworks == ("torch", "torch.nn")
+    assert report.originals == (
+        f"compared with the original: {path} in torch.nn, built from the same configuration (--example checks that)",
+    )
+    assert report.to_dict()["originals"] == list(report.originals)
+    changed = replace(checkpoint.config, activation="relu")
+    original = find_original(path, "torch-transformer", changed)
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
+    assert report.verdict == "diverged"
+    assert "the original, torch.nn, computes something else: api.encode: the error is" in report.divergences[0]
+    path.write_bytes(b"")
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
+    assert report.verdict == "incomplete"
+    assert "torch.nn gave no results: cannot read" in report.failures[0]
+
+
+def test_an_original_without_its_library_is_named(make_checkpoint, command, workplace, monkeypatch):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
+    monkeypatch.setattr(originals.importlib.util, "find_spec", lambda name: None)
+    code, _, err = command("port", "model.pt", "model.npz", *answers, "--verify")
+    assert code == 2
+    assert "--verify could run nothing: not compared with the original: torch is not installed; install" in err
+    assert not os.path.exists("model.npz")
+    code, out, _ = command("port", "model.pt", "model.npz", *answers)
+    assert "checked for completeness, not against the original" in out
+    with pytest.raises(InputError, match="torch is not installed"):
+        triglot.check(make_checkpoint(ENCODER), against="model.pt")
+
+
+def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
+    path = tmp_path / "run.pt"
+    triglot.port(make_checkpoint("multihead-tiny"), path, target_dialect="article-multihead")
+    with pytest.raises(InputError, match=r"no library runs the dialect article-multihead; record .*--example"):
+        triglot.check(make_checkpoint("multihead-tiny"), against=path)
+
+
+def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, workplace):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch")
+    options = ("--config", "config.json", "--dtype", "bfloat16", "--verify")
+    (workplace / "config.json").write_text(json.dumps(ENCODER.to_dict()))
+    code, out, _ = command("port", "model.pt", "model.npz", *options)
+    assert code == 0
+    assert re.search(r"verified: model\.pt in module of torch.* budget.* \(before --dtype\)", " ".join(out.split()))
+
+
+def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
+    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
+    code, out, _ = command("port", "model.pt", "own.pt", "--target-dialect", "torch", *answers, "--verify")
+    assert code == 0
+    assert "verified: model.pt in torch.nn, built from the same configuration (--example checks that): api." in out
+    assert "verified: own.pt in module of torch, built from the same configuration" in out
+
+
+def test_a_source_that_computes_something_else_is_not_ported(roberta_folder, command, workplace):
+    code, _, err = command("port", roberta_folder, "model.npz", "--set", "norm_eps=1e-5", "--verify")
+    assert code == 2
+    assert f"{roberta_folder} in transformers computes something other than the port: api." in err
+    assert not os.path.exists("model.npz")
+
+
+def test_the_target_is_verified_before_it_is_written(make_checkpoint, tmp_path, monkeypatch):
+    checkpoint = make_checkpoint(ENCODER)
+    with pytest.raises(InputError, match="no library runs the dialect neutral"):
+        verify_target(checkpoint, tmp_path / "model.npz", "neutral")
+    monkeypatch.setattr(originals.LIBRARIES["torch"].__class__, "missing", ["torch"])
+    with pytest.raises(InputError, match="torch is not installed"):
+        verify_target(checkpoint, tmp_path / "model.pt", "torch")
+    assert not any(tmp_path.iterdir())
