@@ -14,6 +14,9 @@ THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",  # the package tokenizers
 )
 
+# What the user has set. PaddlePaddle sets OMP_NUM_THREADS to 1 when it is imported, maybe after this module.
+CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
+
 # For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It
 # makes short calls of PyTorch almost twice as slow, and those of JAX not at all, so a benchmark must not set it.
 SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})

@@ -3,9 +3,12 @@
 import contextlib
 import io
 import os
+import sys
 import warnings
 
-_threads = os.environ.get("OMP_NUM_THREADS")
+from triglot.shared.environment import CHOSEN_THREADS
+
+_threads = CHOSEN_THREADS if "paddle" in sys.modules else os.environ.get("OMP_NUM_THREADS")
 
 # The import prints notes about threads and a missing ccache on standard error. They do not concern users of Triglot,
 # and would hide the messages that do.

@@ -249,12 +249,15 @@ def test_pytorch_without_onednn_uses_its_compiler(make_checkpoint, monkeypatch):
         triglot.build("torch", make_checkpoint(CONFIG), mode="compiled")
 
 
-def test_paddle_leaves_the_threads_of_others_alone():
+@pytest.mark.parametrize("first", ["triglot.impls.paddlepaddle", "triglot, paddle, triglot.impls.paddlepaddle"])
+@pytest.mark.parametrize("chosen", [None, "1"])
+def test_paddle_leaves_the_threads_of_others_alone(chosen, first):
     """Its import sets OMP_NUM_THREADS to 1, if it is unset."""
-    code = "import os, triglot.impls.paddlepaddle; print(os.environ.get('OMP_NUM_THREADS'))"
+    code = f"import os, {first}; print(os.environ.get('OMP_NUM_THREADS'))"
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"OMP_NUM_THREADS": chosen} if chosen else {}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "None"
+    assert run.stdout.strip() == str(chosen)
 
 
 def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
