@@ -52,7 +52,7 @@ def environment() -> dict[str, Any]:
 
 def variables() -> dict[str, str]:
     """Return the environment variables that change results or speed, except those for threads and caches."""
-    set_by_triglot = {*THREAD_VARIABLES, *_QUIET}
+    set_by_triglot = {*THREAD_VARIABLES, *_QUIET, "KMP_DUPLICATE_LIB_OK"}  # the last one by threadpoolctl
     return {
         name: value
         for name, value in sorted(os.environ.items())

@@ -213,8 +213,9 @@ def print_doctor(report: Mapping[str, Any]) -> None:
     """Print the environment, and which frameworks can be used."""
     screen = console()
     screen.print(f"Python {report['python']}, {report['system']}, {report['cores']} cores, {report['processor']}")
+    width = max(map(len, report["packages"])) + 2
     for package, version in report["packages"].items():
-        screen.print(f"{package:14}{version or 'not installed'}")
+        screen.print(f"{package:{width}}{version or 'not installed'}")
     for name, value in report["variables"].items():
         screen.print(f"{name}={value}")
     usable = ", ".join(report["frameworks"]) or "none; install triglot[torch], triglot[paddle] or triglot[jax]"

@@ -108,8 +108,12 @@ def notes(table: Table, surroundings: Surroundings) -> str:
     if table.unsteadiness > load.STEADY:
         parts.append(
             f"The speed of the machine varied by a factor of {table.unsteadiness:.2f} (10th to 90th percentile of the "
-            f"rounds of {table.baseline}). Trust the ratios, which compare times of the same moments, more "
-            "than single times."
+            f"rounds of {table.baseline})."
+        )
+        parts.append(
+            "That is too much to rank arms: measure again when it is idle."
+            if table.unsteadiness > load.UNRANKED
+            else "Trust the ratios, which compare times of the same moments, more than single times."
         )
     return " ".join(parts)
 

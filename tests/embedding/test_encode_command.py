@@ -188,6 +188,7 @@ def test_ctrl_c(sentence_folder, texts, workplace):
 
 
 REFUSED = {
+    "a field of a text file": (("texts.txt", "out.npy", "--field", "body"), r"--field body is for a \.jsonl file"),
     "existing": (("texts.txt", "texts.txt"), "cannot write texts.txt.*also an input"),
     "unfinished vectors": (("out.npy.part", "out.npy"), "cannot write out.npy.part.*also an input"),
     "unfinished record": (

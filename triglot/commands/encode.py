@@ -14,6 +14,7 @@ from triglot.commands.output import check_apart, check_not_input, check_output, 
 from triglot.embedder import Embedder
 from triglot.impls.text_encoder import BATCH_TOKENS
 from triglot.shared.environment import limit_threads
+from triglot.shared.errors import InputError
 from triglot.shared.model.config import SentencePooling
 from triglot.texts import count_lines, read_texts
 from triglot.vector_file import SCHEMA, VectorFile, unfinished
@@ -39,9 +40,11 @@ def encode(
     prompt: Annotated[
         str | None, typer.Option(metavar="NAME", help="Prompt of the model to put before each text.")
     ] = None,
-    field: Annotated[str, typer.Option(metavar="NAME", help="Field of the text in a .jsonl file.")] = "text",
+    field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Field of the text in a .jsonl file. Default: text.")
+    ] = None,
     pooling: Annotated[
-        SentencePooling | None, typer.Option(help="How to pool an encoder without a sentence embedding.")
+        SentencePooling | None, typer.Option(help="How to pool, unnormalised, an encoder without a sentence embedding.")
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The tokenizer.json. Default: the one of MODEL.")
@@ -64,6 +67,8 @@ def encode(
     check_not_input(target, model, texts, tokenizer)
     for path in unfinished(target):
         check_not_input(path, model, texts, tokenizer, inside=False)  # an interrupted run may be in the model's folder
+    if field is not None and Path(texts).suffix != ".jsonl":
+        raise InputError(f"--field {field} is for a .jsonl file, but {texts} is not one; leave it out")
     total = count_lines(texts)
     limit_threads(threads)
     embedder = Embedder(
@@ -77,7 +82,7 @@ def encode(
         batch_tokens=batch_tokens,
     )
     settings = embedder.settings(prompt)
-    source = read_texts(texts, field)
+    source = read_texts(texts, field or "text")
     unwritten: deque[str] = deque()
 
     def remaining() -> Iterator[str]:
