@@ -14,7 +14,7 @@ THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",  # the package tokenizers
 )
 
-# What the user has set. PaddlePaddle sets OMP_NUM_THREADS to 1 when it is imported, maybe after this module.
+# Before this module was imported. PaddlePaddle's import sets OMP_NUM_THREADS to 1 if it is unset.
 CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
 
 # For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It

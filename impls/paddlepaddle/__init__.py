@@ -17,5 +17,5 @@ with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
     import paddle as paddle
 
 # If it is unset, the import sets it to 1, also for the inference engine and for frameworks that are imported later.
-if _threads is None:
+if _threads is None and os.environ.get("OMP_NUM_THREADS") == "1":
     os.environ.pop("OMP_NUM_THREADS", None)

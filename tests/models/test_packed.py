@@ -260,6 +260,14 @@ def test_paddle_leaves_the_threads_of_others_alone(chosen, first):
     assert run.stdout.strip() == str(chosen)
 
 
+def test_a_number_of_threads_that_was_set_before_paddle_is_kept():
+    code = "import os, triglot; os.environ['OMP_NUM_THREADS'] = '4'; import paddle, triglot.impls.paddlepaddle"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-c", f"{code}; print(os.environ.get('OMP_NUM_THREADS'))"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "4"
+
+
 def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
     """One program serves all batches of a bucket, whatever the lengths of their rows are."""
     from jax import monitoring
