@@ -14,7 +14,7 @@ THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",  # the package tokenizers
 )
 
-# Before this module was imported. PaddlePaddle's import sets OMP_NUM_THREADS to 1 if it is unset.
+# The user's OMP_NUM_THREADS, unless paddle was imported before this module: that import sets it to 1.
 CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
 
 # For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It
@@ -52,7 +52,7 @@ def environment() -> dict[str, Any]:
 
 def variables() -> dict[str, str]:
     """Return the environment variables that change results or speed, except those for threads and caches."""
-    set_by_triglot = {*THREAD_VARIABLES, *_QUIET, "KMP_DUPLICATE_LIB_OK"}  # the last one by threadpoolctl
+    set_by_triglot = {*THREAD_VARIABLES, *_QUIET}
     return {
         name: value
         for name, value in sorted(os.environ.items())

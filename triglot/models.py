@@ -174,8 +174,8 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
     if pooling is None:
         raise InputError(
             "the model has no sentence embedding; expected a folder of sentence-transformers, or a checkpoint made "
-            "from such a folder (from the recipe minilm, a checkpoint gets the encoder alone); to pool the vectors of "
-            "another encoder, without normalising them, set pooling (--pooling mean)"
+            "from such a folder (a checkpoint made from the recipe minilm holds only the encoder); to pool the vectors "
+            "of another encoder, without normalising them, set pooling (--pooling mean)"
         )
     encoder = porting.with_heads(checkpoint, [])
     fields: dict[str, Any] = {"heads_on_top": (EMBEDDING,), "sentence_pooling": pooling}

@@ -25,10 +25,14 @@ def read_texts(source: str, field: str) -> Iterator[str]:
     try:
         with Path(source).open("rb") as file:
             lines = _lines(file, source)
-            is_jsonl = Path(source).suffix == ".jsonl"
-            yield from (_field(lines, source, field) if is_jsonl else lines)
+            yield from (_field(lines, source, field) if is_jsonl(source) else lines)
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror}; name a file with one text a line") from error
+
+
+def is_jsonl(source: str) -> bool:
+    """Return whether each line of a file is an object, by the ending of its name."""
+    return Path(source).suffix == ".jsonl"
 
 
 def count_lines(source: str) -> int:

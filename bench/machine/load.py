@@ -11,7 +11,7 @@ from pathlib import Path
 
 BUSY = 0.1  # processors that other processes may use before the machine counts as busy
 STEADY = 1.2  # slow rounds over fast ones; a neighbour on the same physical core makes it 1.5 without raising the load
-UNRANKED = 2.0  # slow rounds over fast ones; beyond this, ratios were seen to be wrong tenfold
+UNRANKED = 2.0  # slow rounds over fast ones; beyond this, some ratios were wrong by a factor of 10 or more
 MEBIBYTE = 2**20
 
 _STATISTICS = Path("/proc/stat")

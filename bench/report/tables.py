@@ -99,7 +99,7 @@ def notes(table: Table, surroundings: Surroundings) -> str:
         parts.append("GPU: from the first work of a call to the last, by the clock of the device.")
     if variables := surroundings.environment.get("variables"):
         settings = ", ".join(f"{name}={value}" for name, value in variables.items())
-        parts.append(f"Set in the environment: {settings}.")
+        parts.append(f"Set in the environment of the arms: {settings}.")
     others = surroundings.others.get(table.cell.id)
     if others is not None:
         parts.append(f"Other processes used {others:.2f} processors.")
@@ -111,7 +111,7 @@ def notes(table: Table, surroundings: Surroundings) -> str:
             f"rounds of {table.baseline})."
         )
         parts.append(
-            "That is too much to rank arms: measure again when it is idle."
+            "That is too much to rank arms: measure again on an idle machine."
             if table.unsteadiness > load.UNRANKED
             else "Trust the ratios, which compare times of the same moments, more than single times."
         )

@@ -54,7 +54,7 @@ class Prepared(Protocol):
 class Arm:
     """One way to compute the model.
 
-    ``packages`` must be installed, and are imported in this order. ``dtypes`` lists the number formats for each
+    ``packages`` must be installed, and are imported in the order given. ``dtypes`` lists the number formats for each
     supported device. A ``peer`` is not part of Triglot, and computes only BERT-like encoders.
     """
 
@@ -183,10 +183,13 @@ def quick_arms(configs: Sequence[ModelConfig], workload: str, dtypes: Sequence[s
     """Return the arms of ``--quick``: the baseline, the fastest of each framework, and the best-known peers."""
 
     def fastest(framework: str) -> str:
-        compiled = f"triglot-{framework}-compiled"
+        modes = ["compiled", "jit"] if workload == "forward" else ["jit"]
         work = [(config, workload, dtype, device) for config in configs for dtype in dtypes]
-        does_it = workload == "forward" and not any(ARMS[compiled].why_unsupported(*each) for each in work)
-        return compiled if does_it else f"triglot-{framework}-jit"
+
+        def able(name: str) -> int:
+            return sum(ARMS[name].why_unsupported(*each) is None for each in work)
+
+        return max((f"triglot-{framework}-{mode}" for mode in modes), key=able)  # of equals, the first
 
     own = [fastest(framework) for framework in FRAMEWORKS]
     return ["triglot-torch-eager", *own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]

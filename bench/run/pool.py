@@ -195,7 +195,7 @@ class Workers:
     def sample(self, case: Case, seconds: float) -> list[float] | None:
         """Take the samples of one turn, and return their milliseconds; None if the case is dead, or dies.
 
-        The first call of a turn does not count, because it finds cold caches and processors that slept during the turns
+        The first calls of a turn do not count, because they find cold caches and processors that slept during the turns
         of others. For long calls, that effect is too small to spend another call on. The turn ends when the threads of
         the case sleep.
         """

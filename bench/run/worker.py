@@ -148,7 +148,7 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
 
 
 def time_new_shapes(prepared: "Prepared", request: Message) -> float:
-    """Time the first call on other batches, in milliseconds. Later calls compute these."""
+    """Time the first call on other batches, in milliseconds. Later calls compute the new batches too."""
     from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
     from triglot.shared.model.config import ModelConfig  # noqa: PLC0415

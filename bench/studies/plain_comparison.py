@@ -1,18 +1,19 @@
-"""Time every arm against a plain script (``plain.py``), without any setting of the benchmark, in turns.
+"""Time arms in the benchmark and in plain scripts (``plain.py``), which have none of its settings, in turns.
 
-Two processes of the same program may differ for their whole lives. Where memory lies decides, for example, how much of
-it glibc returns to the system during a call: PyTorch's eager MiniLM, batch 8, length 128, takes 1,600 to 26,000 new
-pages per call and, with them, up to 11 % more time. So an arm that is too far off is compared in further pairs of
-processes, and the median of all pairs counts.
+Two processes of the same program may differ for their whole lives. For example, the position of memory decides how much
+of it glibc returns to the system during a call. PyTorch's eager MiniLM, batch 8, length 128, needs 1,600 to 26,000 new
+pages per call, which added 11 % to its processor time. So if the first pair of processes is too far off, further pairs
+are timed, and the median of all pairs counts.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Self
@@ -33,7 +34,7 @@ from triglot.shared.model.recipes import recipe
 from .plain import MEDIAN
 
 LIMIT = 0.05  # how far the benchmark's time may be from the script's
-PAIRS = 5  # of processes, for an arm whose first pair is further off
+PAIRS = 5  # pairs of processes in all, if the first one is further off
 ROUNDS, TOGETHER = 24, 3
 SPIN = 0.3  # seconds in which the idle threads of a plain script fall asleep
 
@@ -49,15 +50,25 @@ class PlainScript:
         command += [str(case.cell.batch), str(case.cell.length)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(case.cell.threads)}
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            text=True,
+            start_new_session=True,  # so that its children can be killed too
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self._kill()
         self._process.communicate()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def median(self) -> float:
         """Return the median of a series of calls, in ms.
@@ -68,7 +79,7 @@ class PlainScript:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Event()
-        timer = threading.Timer(self._time_limit, lambda: (late.set(), self._process.kill()))
+        timer = threading.Timer(self._time_limit, lambda: (late.set(), self._kill()))
         timer.start()
         try:
             self._process.stdin.write("\n")
@@ -92,8 +103,8 @@ class PlainScript:
 def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> Iterator[Row]:
     """Time arms with the benchmark and with plain scripts, in turns.
 
-    ``ratio`` is the benchmark's time over the script's: the median of ``ratios``, of each pair of processes. Without a
-    time, it is NaN, and ``failure`` says why.
+    ``ratios`` has the benchmark's time over the script's for each pair of processes, and ``ratio`` is their median. If
+    an arm fails, ``ratio`` is NaN, and ``failure`` says why.
     """
     config = recipe("minilm")
     model = BenchedModel("minilm", Checkpoint(config, initialize(config)))
@@ -129,10 +140,10 @@ def _compare(cases: Sequence[Case], work: Work, settings: Settings, toolchain: T
     with Workers(work, settings, WORKER, _show_nothing, toolchain) as workers, ExitStack() as opened:
         for case in cases:
             if workers.start(case):
-                errors = opened.enter_context((work.folder / f"{case.arm}.txt").open("w+"))
+                errors = opened.enter_context((work.folder / f"{case.arm}.txt").open("w+", errors="replace"))
                 script = PlainScript(case, work.checkpoint, errors, settings.time_limit)
                 scripts[case] = opened.enter_context(script)
-                _take_turn(case, script, failures)  # it has to load the model first
+                _take_turn(case, script, failures)  # not counted: the script has to load the model first
         for _ in range(ROUNDS):
             for place in generator.permutation(len(scripts)):
                 case, script = list(scripts.items())[int(place)]

@@ -7,7 +7,7 @@ On an otherwise idle machine, 20 runs compare an arm with itself and with two sl
 - an arm that computes eight times per call has few rounds, and its interval must hold 8 (18 of 20).
 
 Then the proof measures what the harness adds to a sleep and to a matrix product. Finally it times every installed arm
-against a plain script (``plain_comparison.py``): MiniLM, batch 1, length 32, and batch 8, length 128. It writes
+against a plain script (see ``plain_comparison.py``): MiniLM, batch 1, length 32, and batch 8, length 128. It writes
 RESULT.json as it goes, and exits with code 1 if a promise is not kept. ``--runs 0`` leaves out everything but the plain
 scripts, and ``--arm`` selects arms.
 """
@@ -33,6 +33,7 @@ from triglot.bench.run.work import BenchedModel
 from triglot.shared import files
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores, environment
+from triglot.shared.errors import FrameworkError
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
 
@@ -89,17 +90,21 @@ def proof_sweep(arms: list[str], settings: Settings, command: Sequence[str]) -> 
 def main(
     results: Annotated[Path | None, typer.Argument(help="File to write, without its ending .json.")] = None,
     runs: Annotated[int, typer.Option(min=0, help="Runs of the arm against itself.")] = 20,
-    arm: Annotated[list[str] | None, typer.Option(help="Compare this arm with a plain script. Default: all.")] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="Compare this arm with a plain script. Default: all installed.")
+    ] = None,
 ) -> None:
     """Measure, and print which promises are kept."""
     target = results.with_suffix(".json") if results else None
     if target is not None:
         files.check_writable(target)
-    # An arm that is named has to run. Otherwise, those that are not installed are left out.
+    # With --arm, every named arm has to run. Without it, arms that are not installed are left out.
     arms = select([], [], arm or [])
     arms = [
         name for name in arms if arm or not ARMS[name].why_unsupported(recipe("minilm"), "forward", "float32", "cpu")
     ]
+    if not arms:
+        raise FrameworkError("no arm is installed; install triglot[torch], triglot[paddle] or triglot[jax]")
     register_arms()
     content: dict[str, Any] = {"schema": "triglot.bench-proof/1", "environment": environment()}
     content |= {"machine": asdict(MachineState.now()), "runs": [], "harness": {}, "plain": [], "promises": {}}
@@ -165,7 +170,7 @@ def _run(number: int) -> dict[str, Any]:
     sweep = proof_sweep([BASELINE, *TRUE_RATIOS], Settings(seed=number), WORKER)
     ratios = {comparison.a.split("/")[0]: comparison.ratio for comparison in sweep.comparisons}
     arms = {"again": f"{BASELINE}*", **{arm: arm for arm in TRUE_RATIOS}}
-    run: dict[str, Any] = dict.fromkeys(arms, (float("nan"),) * 3)  # of an arm that failed
+    run: dict[str, Any] = dict.fromkeys(arms, (float("nan"),) * 3)  # stays NaN if an arm failed
     run |= {key: (ratios[arm].median, ratios[arm].low, ratios[arm].high) for key, arm in arms.items() if arm in ratios}
     (run["others"],) = sweep.surroundings.others.values()
     print(number, run, file=sys.stderr)  # noqa: T201

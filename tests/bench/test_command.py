@@ -172,13 +172,19 @@ def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeyp
     ],
 )
 def test_a_quick_look_times_arms_that_do_the_work(model, workload, dtype, mode):
-    """The baseline, and an arm of each framework. ``mode``: that of JAX, where ``compiled`` is not for every model."""
+    """The baseline, and an arm of each framework. ``mode`` is that of JAX's arm."""
     names = arms.quick_arms([recipe(model)], workload, [dtype], "cpu")
     assert names[:1] == ["triglot-torch-eager"]
     assert f"triglot-jax-{mode}" in names
     own = [name for name in names if not arms.ARMS[name].peer]
     assert [arms.ARMS[name].framework for name in own] == ["torch", "torch", "paddle", "jax"]
     assert [arms.ARMS[name].why_unsupported(recipe(model), workload, dtype, "cpu") for name in own] == [None] * 4
+
+
+def test_a_quick_look_takes_the_mode_that_does_more_of_the_work():
+    """On a CPU, Paddle has bfloat16 only in ``compiled``. JAX has float16 only in ``jit``, and bfloat16 in both."""
+    names = arms.quick_arms([recipe("minilm")], "forward", ["bfloat16", "float16"], "cpu")
+    assert {"triglot-paddle-compiled", "triglot-jax-jit"} <= {*names}
 
 
 def test_a_result_is_shown_without_measuring(workplace, command, faked, monkeypatch):

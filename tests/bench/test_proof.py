@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,14 +84,39 @@ def prove(fakes, monkeypatch, workplace):
     return run
 
 
+def stub_scripts(monkeypatch, milliseconds):
+    """Let every plain script report this time, without a process."""
+    monkeypatch.setattr(plain_comparison.PlainScript, "__init__", lambda *_: None)
+    monkeypatch.setattr(plain_comparison.PlainScript, "__exit__", lambda *_: None)
+    monkeypatch.setattr(plain_comparison.PlainScript, "median", lambda _: milliseconds)
+
+
+def test_a_ratio_is_the_time_of_the_benchmark_over_that_of_the_script(prove, monkeypatch):
+    monkeypatch.setattr(plain_comparison, "PAIRS", 1)
+    stub_scripts(monkeypatch, 200.0)
+    _, (row,) = prove("fake-a")
+    assert 0 < row["bench_ms"] < 100
+    assert row["plain_ms"] == 200
+    assert row["ratio"] == pytest.approx(row["bench_ms"] / 200)
+
+
+def test_a_plain_script_times_an_arm(tmp_path, make_checkpoint):
+    path = tmp_path / "model.npz"
+    triglot.save(make_checkpoint("bert-base-tiny"), path)
+    case = Case("triglot-torch-eager", Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 1.0, 1))
+    with (tmp_path / "errors.txt").open("w+") as errors:
+        with plain_comparison.PlainScript(case, path, errors, time_limit=120) as script:
+            begin = time.perf_counter()
+            milliseconds = [script.median(), script.median()]
+        assert all(0 < each < 1000 * (time.perf_counter() - begin) for each in milliseconds)
+
+
 @pytest.mark.parametrize(
     ("arm", "failure"), [("fake-crash", "died by signal SIGSEGV"), ("fake-killed", "died by signal SIGKILL")]
 )
 def test_an_arm_that_does_not_start_or_dies_breaks_the_promise(arm, failure, prove, monkeypatch, capsys):
     monkeypatch.setattr(plain_comparison, "PAIRS", 1)
-    monkeypatch.setattr(plain_comparison.PlainScript, "__init__", lambda *_: None)
-    monkeypatch.setattr(plain_comparison.PlainScript, "__exit__", lambda *_: None)
-    monkeypatch.setattr(plain_comparison.PlainScript, "median", lambda _: 1.0)
+    stub_scripts(monkeypatch, 1.0)
     code, rows = prove("fake-a", arm)
     assert code == 1
     assert "failure" not in rows[0]
@@ -107,7 +133,7 @@ def test_a_plain_script_that_ends_breaks_the_promise(prove):
 
 def test_a_plain_script_that_hangs_is_ended(tmp_path, monkeypatch):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec sleep 100\n")
+    python.write_text("#!/bin/sh\nsleep 100\n")  # in a child, which has to be ended too
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     case = Case("torch-nn", Cell("minilm", "forward", "padded", "float32", "cpu", 2, 8, 1.0, 1))
@@ -121,10 +147,18 @@ def test_a_plain_script_that_hangs_is_ended(tmp_path, monkeypatch):
     ("ratios", "expected"), [([1.04], 1.04), ([1.06, 1.0, 0.99, 1.01, 1.02], 1.01), ([0.94, 1.1, 1.2, 1.0, 1.1], 1.1)]
 )
 def test_an_arm_that_is_off_is_compared_in_further_processes(ratios, expected, monkeypatch):
+    monkeypatch.setattr(plain_comparison, "recipe", lambda _: recipe("bert-base-tiny"))
     rows = iter({"bench_ms": 1.0, "plain_ms": 1.0, "ratio": ratio} for ratio in ratios)
     monkeypatch.setattr(plain_comparison, "_compare", lambda cases, *_: {cases[0]: next(rows)})
     (row,) = plain_comparison.compare_with_plain(["torch-nn"], 2, 8)
     assert (row["ratio"], row["ratios"]) == (expected, ratios)
+
+
+def test_a_proof_of_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(proof, "ARMS", {})
+    monkeypatch.setattr(proof, "select", lambda *_: [])
+    with pytest.raises(triglot.FrameworkError, match="no arm is installed; install triglot"):
+        proof.main(runs=0)
 
 
 def test_a_harness_that_adds_one_percent_is_noticed(result):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-# Different sizes, among them odd ones.
+# Sizes that share few factors, so that a swapped axis is noticed.
 SIZES = {
     "vocab_size": 31,
     "hidden_size": 12,

@@ -8,7 +8,7 @@ from triglot import port
 from triglot.shared.checkpoint import Checkpoint, TextSettings
 from triglot.shared.model.config import DenseLayer
 
-ENCODER: dict[str, Any] = {
+BERT_SIZES: dict[str, Any] = {
     "vocab_size": 30522,
     "hidden_size": 24,
     "num_hidden_layers": 2,
@@ -23,7 +23,7 @@ LAYERS = (
     DenseLayer(size=5, bias=True, activation="none"),
 )
 # Pooling, dense layers, normalised.
-MODELS = {
+SENTENCE_MODELS = {
     "mean": ("mean", (), False),
     "mean, normalised": ("mean", (), True),
     "cls, dense": ("cls", LAYERS, False),

@@ -2,7 +2,7 @@
 
 from triglot.shared.model.config import ModelConfig
 
-ENCODER = ModelConfig(
+VECTOR_ENCODER = ModelConfig(
     hidden_size=24,
     layers=2,
     heads=3,

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from bert_folders import SIZES
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -14,15 +15,6 @@ from triglot import impls, port
 from triglot.shared import checkpoint
 from triglot.shared.errors import PortingError
 
-# Sizes that share few factors, so that a swapped axis is noticed.
-SIZES = {
-    "vocab_size": 31,
-    "hidden_size": 12,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 17,
-    "max_position_embeddings": 9,
-}
 TASKS = {"use_task_id": True, "task_type_vocab_size": 3}
 # The class of transformers, and the fields of its configuration.
 MODELS = {

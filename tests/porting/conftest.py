@@ -6,8 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from bert_folders import MODELS, SIZES
-from sentence_models import ACTIVATIONS, ENCODER, PROMPTS, minilm
-from sentence_models import MODELS as SENTENCE_MODELS
+from sentence_models import ACTIVATIONS, BERT_SIZES, PROMPTS, SENTENCE_MODELS, minilm
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def sentence_encoder(tmp_path_factory):
     import torch
     import transformers
 
-    model = transformers.BertModel(transformers.BertConfig(**ENCODER))
+    model = transformers.BertModel(transformers.BertConfig(**BERT_SIZES))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

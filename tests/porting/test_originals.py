@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from noise import random_batch
-from vector_encoder import ENCODER
+from vector_encoder import VECTOR_ENCODER
 
 import triglot
 from triglot.parity.judge import Subject
@@ -21,7 +21,7 @@ from triglot.shared.errors import InputError, PortingError
 from triglot.shared.inputs import pair_batch
 from triglot.shared.model.recipes import recipe
 
-PAIR = replace(ENCODER, kind="encoder_decoder", decoder_layers=1, target_max_length=512, norm_bias=False)
+PAIR = replace(VECTOR_ENCODER, kind="encoder_decoder", decoder_layers=1, target_max_length=512, norm_bias=False)
 PAIR = replace(PAIR, projection_bias=False, output_bias=False, feed_forward_bias=False)
 RESULTS = {"encoder": ["api.encode"], "encoder_decoder": ["api.forward", "api.encode"]}
 # Changes of the configuration that no tensor shows.
@@ -45,7 +45,7 @@ def judged(checkpoint, results, batch):
     return {row.name: row.verdict for row in rows}
 
 
-@pytest.mark.parametrize("config", [ENCODER, PAIR], ids=["encoder", "pair"])
+@pytest.mark.parametrize("config", [VECTOR_ENCODER, PAIR], ids=["encoder", "pair"])
 @pytest.mark.parametrize("dialect", LIBRARIES)
 def test_a_library_runs_the_state_of_its_module(dialect, config, tmp_path):
     # Weights that bend every activation. A tanh GELU makes no difference to those of an initializer.
@@ -60,11 +60,15 @@ def test_a_library_runs_the_state_of_its_module(dialect, config, tmp_path):
 
 
 def test_a_transposed_square_matrix_is_not_the_original(make_checkpoint, tmp_path):
-    checkpoint, batch, path = make_checkpoint(ENCODER), random_batch(ENCODER, (24, 11, 1, 17)), tmp_path / "model.pt"
+    checkpoint, batch, path = (
+        make_checkpoint(VECTOR_ENCODER),
+        random_batch(VECTOR_ENCODER, (24, 11, 1, 17)),
+        tmp_path / "model.pt",
+    )
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
-    (results,) = torch_nn.run(find_original(path, "torch-transformer", ENCODER), [batch], "float32")
+    (results,) = torch_nn.run(find_original(path, "torch-transformer", VECTOR_ENCODER), [batch], "float32")
     name = "encoder.layers.1.feed_forward.inner.weight"
-    transposed = Checkpoint(ENCODER, {**checkpoint.tensors, name: checkpoint.tensors[name].T})
+    transposed = Checkpoint(VECTOR_ENCODER, {**checkpoint.tensors, name: checkpoint.tensors[name].T})
     assert judged(transposed, results, batch) == {"api.encode": "diverged"}
 
 
@@ -161,11 +165,11 @@ def test_only_what_both_compute_is_judged(make_checkpoint):
 
 def test_a_file_with_another_layer_is_not_the_original(roberta_folder, make_checkpoint, tmp_path):
     """transformers and NNX would leave the rest of it out."""
-    larger, path = make_checkpoint(replace(ENCODER, layers=3)), tmp_path / "larger.safetensors"
+    larger, path = make_checkpoint(replace(VECTOR_ENCODER, layers=3)), tmp_path / "larger.safetensors"
     triglot.port(larger, path, target_dialect="nnx")
-    batch = random_batch(ENCODER, (5,))
+    batch = random_batch(VECTOR_ENCODER, (5,))
     with pytest.raises(PortingError, match=r"the module and the file differ in encoder\.layers\.2"):
-        own_module.run(find_original(path, "nnx", ENCODER), [batch], "float32")
+        own_module.run(find_original(path, "nnx", VECTOR_ENCODER), [batch], "float32")
     ported = triglot.port(roberta_folder)
     smaller = replace(ported.config, layers=1)
     batch = random_batch(smaller, (5,))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vector_encoder import ENCODER
+from vector_encoder import VECTOR_ENCODER
 
 import triglot
 from triglot import models
@@ -37,7 +37,7 @@ def test_results_without_a_token_to_judge_prove_nothing(make_checkpoint, tmp_pat
 
 
 def test_parity_reads_an_ambiguous_file_with_an_example(make_checkpoint, command, workplace):
-    square = replace(ENCODER, layers=1)
+    square = replace(VECTOR_ENCODER, layers=1)
     checkpoint = make_checkpoint(square)
     triglot.port(checkpoint, "model.safetensors", target_dialect="paddle")
     save_example(checkpoint)
@@ -86,7 +86,7 @@ def test_an_example_is_in_the_number_format_of_its_run(roberta_folder, tmp_path)
 
 def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
     """PyTorch and PaddlePaddle have the same names and, in this model, the same shapes."""
-    square = replace(ENCODER, layers=1)
+    square = replace(VECTOR_ENCODER, layers=1)
     checkpoint, path, example = make_checkpoint(square), tmp_path / "model.safetensors", tmp_path / "example.npz"
     model: Model = triglot.build("numpy", checkpoint, dtype="float32")
     vectors = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)
@@ -113,7 +113,7 @@ def test_an_example_settles_the_layout(make_checkpoint, tmp_path):
 
 
 def test_an_example_that_settles_the_layout_is_judged_once_in_each(make_checkpoint, command, workplace, monkeypatch):
-    square, judged_in = replace(ENCODER, layers=1), []
+    square, judged_in = replace(VECTOR_ENCODER, layers=1), []
     checkpoint = make_checkpoint(square)
     triglot.port(checkpoint, "model.safetensors", target_dialect="torch")
     save_example(checkpoint)
@@ -133,7 +133,7 @@ def test_an_example_that_settles_the_layout_is_judged_once_in_each(make_checkpoi
 
 def test_an_example_that_fits_two_layouts_is_refused(tmp_path):
     """With symmetric matrices, it does not matter."""
-    square = replace(ENCODER, layers=1)
+    square = replace(VECTOR_ENCODER, layers=1)
     tensors = {
         name: tensor + tensor.T if tensor.ndim == 2 else tensor
         for name, tensor in triglot.initialize(square).tensors.items()

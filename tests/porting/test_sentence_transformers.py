@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from noise import assert_within_noise, truth_of
 from safetensors.numpy import load_file
-from sentence_models import MODELS, PROMPTS, minilm, replace_text, text_of
+from sentence_models import PROMPTS, SENTENCE_MODELS, minilm, replace_text, text_of
 
 from triglot import impls, load, port
 from triglot.parity.judge import Subject
@@ -24,7 +24,7 @@ from triglot.shared.model.config import DenseLayer
 TEXTS = ["A short sentence.", "x", "Rows of other lengths, which the tokenizer pads, show whether padding counts. " * 4]
 
 
-@pytest.fixture(scope="module", params=[*MODELS, "MiniLM"])
+@pytest.fixture(scope="module", params=[*SENTENCE_MODELS, "MiniLM"])
 def model(request, save_sentence_model):
     """The kind of a model, the model of the library, its folder, and the checkpoint."""
     from sentence_transformers import SentenceTransformer
@@ -69,7 +69,7 @@ def test_the_library_runs_the_original(model, batch):
 
 def test_the_definition_is_read(model):
     kind, _, _, ported = model
-    pooling, layers, normalized = MODELS.get(kind, ("mean", (), True))
+    pooling, layers, normalized = SENTENCE_MODELS.get(kind, ("mean", (), True))
     config = ported.config
     assert config.heads_on_top == ("pooler", "sentence_embedding")
     assert (config.sentence_pooling, config.sentence_layers, config.sentence_normalized) == (
@@ -207,7 +207,7 @@ def test_text_settings_of_another_model_are_refused(make_checkpoint):
 
 
 def test_text_settings_that_the_target_does_not_hold_are_listed(save_sentence_model, command, workplace):
-    _, folder = save_sentence_model(next(iter(MODELS)))
+    _, folder = save_sentence_model(next(iter(SENTENCE_MODELS)))
     code, out, _ = command("port", folder, "model.pt", "--target-dialect", "torch", "--json", "-")
     assert code == 0
     assert "does not hold prompts and the maximum length" in json.loads(out)["left_out"]["the text settings"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from safetensors.numpy import load_file, save_file
-from sentence_models import MODELS, text_of
+from sentence_models import SENTENCE_MODELS, text_of
 
 from triglot import models, port
 from triglot.shared.errors import PortingError
@@ -217,7 +217,7 @@ def test_tensors_of_a_dense_layer_are_strict(folder):
 
 
 def test_a_missing_module_is_named(save_sentence_model, tmp_path):
-    _, folder = save_sentence_model(next(iter(MODELS)))
+    _, folder = save_sentence_model(next(iter(SENTENCE_MODELS)))
     shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "1_Pooling")
     with pytest.raises(PortingError, match=r"1_Pooling is missing, but modules\.json lists it"):

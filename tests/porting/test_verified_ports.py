@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vector_encoder import ENCODER
+from vector_encoder import VECTOR_ENCODER
 
 import triglot
 from triglot.parity import originals
@@ -50,7 +50,7 @@ def test_a_verified_port_names_the_heads_that_were_not_compared(roberta_folder, 
 
 def test_a_report_names_the_original(make_checkpoint, tmp_path):
     """In a process of its own, as the command runs it."""
-    checkpoint, path = make_checkpoint(ENCODER), tmp_path / "model.pt"
+    checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=path)
     assert report.verdict == "pass"
@@ -71,7 +71,7 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
 
 
 def test_an_original_without_its_library_is_named(make_checkpoint, command, workplace, monkeypatch):
-    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch-transformer")
     answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
     monkeypatch.setattr(originals.importlib.util, "find_spec", lambda name: None)
     code, _, err = command("port", "model.pt", "model.npz", *answers, "--verify")
@@ -81,7 +81,7 @@ def test_an_original_without_its_library_is_named(make_checkpoint, command, work
     code, out, _ = command("port", "model.pt", "model.npz", *answers)
     assert "checked for completeness, not against the original" in out
     with pytest.raises(InputError, match="torch is not installed"):
-        triglot.check(make_checkpoint(ENCODER), against="model.pt")
+        triglot.check(make_checkpoint(VECTOR_ENCODER), against="model.pt")
 
 
 def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
@@ -92,16 +92,16 @@ def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
 
 
 def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, workplace):
-    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch")
+    triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch")
     options = ("--config", "config.json", "--dtype", "bfloat16", "--verify")
-    (workplace / "config.json").write_text(json.dumps(ENCODER.to_dict()))
+    (workplace / "config.json").write_text(json.dumps(VECTOR_ENCODER.to_dict()))
     code, out, _ = command("port", "model.pt", "model.npz", *options)
     assert code == 0
     assert re.search(r"verified: model\.pt in module of torch.* budget.* \(before --dtype\)", " ".join(out.split()))
 
 
 def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
-    triglot.port(make_checkpoint(ENCODER), "model.pt", target_dialect="torch-transformer")
+    triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch-transformer")
     answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]
     code, out, _ = command("port", "model.pt", "own.pt", "--target-dialect", "torch", *answers, "--verify")
     assert code == 0
@@ -117,7 +117,7 @@ def test_a_source_that_computes_something_else_is_not_ported(roberta_folder, com
 
 
 def test_the_target_is_verified_before_it_is_written(make_checkpoint, tmp_path, monkeypatch):
-    checkpoint = make_checkpoint(ENCODER)
+    checkpoint = make_checkpoint(VECTOR_ENCODER)
     with pytest.raises(InputError, match="no library runs the dialect neutral"):
         verify_target(checkpoint, tmp_path / "model.npz", "neutral")
     monkeypatch.setattr(originals.LIBRARIES["torch"].__class__, "missing", ["torch"])

@@ -16,7 +16,7 @@ from triglot.impls.text_encoder import BATCH_TOKENS
 from triglot.shared.environment import limit_threads
 from triglot.shared.errors import InputError
 from triglot.shared.model.config import SentencePooling
-from triglot.texts import count_lines, read_texts
+from triglot.texts import count_lines, is_jsonl, read_texts
 from triglot.vector_file import SCHEMA, VectorFile, unfinished
 
 COMPILED = Mode("compiled")
@@ -41,10 +41,11 @@ def encode(
         str | None, typer.Option(metavar="NAME", help="Prompt of the model to put before each text.")
     ] = None,
     field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Field of the text in a .jsonl file. Default: text.")
+        str | None, typer.Option(metavar="NAME", help="Field that holds the text in a .jsonl file. Default: text.")
     ] = None,
     pooling: Annotated[
-        SentencePooling | None, typer.Option(help="How to pool, unnormalised, an encoder without a sentence embedding.")
+        SentencePooling | None,
+        typer.Option(help="Pooling for an encoder that has none; the vectors are not normalised."),
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The tokenizer.json. Default: the one of MODEL.")
@@ -67,8 +68,8 @@ def encode(
     check_not_input(target, model, texts, tokenizer)
     for path in unfinished(target):
         check_not_input(path, model, texts, tokenizer, inside=False)  # an interrupted run may be in the model's folder
-    if field is not None and Path(texts).suffix != ".jsonl":
-        raise InputError(f"--field {field} is for a .jsonl file, but {texts} is not one; leave it out")
+    if field is not None and not is_jsonl(texts):
+        raise InputError(f"--field {field} is for a .jsonl file, but {texts} is not one; leave out --field")
     total = count_lines(texts)
     limit_threads(threads)
     embedder = Embedder(
@@ -82,7 +83,7 @@ def encode(
         batch_tokens=batch_tokens,
     )
     settings = embedder.settings(prompt)
-    source = read_texts(texts, field or "text")
+    source = read_texts(texts, "text" if field is None else field)
     unwritten: deque[str] = deque()
 
     def remaining() -> Iterator[str]:
