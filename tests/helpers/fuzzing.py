@@ -314,12 +314,13 @@ READERS = {
 }
 
 
-def read(content, target, reader, limits):
+def read(content, target, reader, seconds):
     """The outcome for one file: "same digest", "refused" or, if it has no checksums, "another model"."""
     path = target.path
     path.unlink(missing_ok=True)  # a new file is faster than truncating one whose content is not yet on the disk
     path.write_bytes(content)
-    base, seconds = limits
+    # A busy machine may make TensorStore start further threads at any read. Their stacks stay, and count from then on.
+    base = status("VmSize")
     resource.setrlimit(resource.RLIMIT_AS, (base + MEMORY + len(content), resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -364,10 +365,10 @@ def run(arguments):
     reader, outcomes = READERS[arguments.reader] if form is None else form.read, Counter()
     # The first read loads and caches things.
     digest_of(folder / "original.npz") if form is None else form.read(target.path)
-    base, before = status("VmSize"), status("VmRSS")
+    before = status("VmRSS")
     for name, content in islice(every, arguments.count) if endless else every:
         try:
-            outcomes[f"{name}: {read(content, target, reader, (base, arguments.seconds))}"] += 1
+            outcomes[f"{name}: {read(content, target, reader, arguments.seconds)}"] += 1
         except BaseException as error:
             raise SystemExit(f"{target.path} ({name}): {type(error).__name__}: {error}") from error
     sys.stdout.write(json.dumps({"outcomes": outcomes, "growth": status("VmHWM") - before}))
