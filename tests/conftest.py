@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 # Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +23,7 @@ from triglot.bench.run.cases import Cell, Settings
 from triglot.bench.run.rounds import ExtraTime
 from triglot.bench.run.sweep import Sweep
 from triglot.bench.run.work import BenchedModel
+from triglot.commands import bench as bench_command
 from triglot.shared import console
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.inputs import random_batch
@@ -167,8 +169,9 @@ def check_small():
 def fakes(monkeypatch):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker.
 
-    However long a sweep takes, it prints no line of progress.
+    Each arm has one process. However long a sweep takes, it prints no line of progress.
     """
+    monkeypatch.setattr(bench_command, "Settings", partial(Settings, processes=1))
     monkeypatch.setattr(console, "LINE_SECONDS", float("inf"))
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
@@ -188,7 +191,7 @@ def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, order="padded", **changed):
-        settings = Settings(**{"seconds": 0.05, "rounds": 3, "warm_up": 0.2, "time_limit": 6} | changed)
+        settings = Settings(**{"seconds": 0.05, "rounds": 3, "processes": 1, "warm_up": 0.2, "time_limit": 6} | changed)
         cell = Cell("bert-base-tiny", "forward", order, "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)

@@ -20,8 +20,8 @@ LEAST_CHANGE = 0.05
 class Change:
     """How many times as long a case takes now.
 
-    "same": the difference is within the noise floor of the two runs. "gone": the case was timed before and could not be
-    timed now, for the given ``reason``; then there is no ratio.
+    "same": no difference beyond chance and ``LEAST_CHANGE`` was found. "gone": the case was timed before and could not
+    be timed now, for the given ``reason``; then there is no ratio.
     """
 
     id: str
@@ -72,11 +72,11 @@ def check_comparable(old: Report, configurations: Mapping[str, Mapping[str, Any]
 def compare(old: Report, new: Report) -> Changes:
     """Compare the cases of the new report with the old one.
 
-    A case has changed if the whole interval of its ratio lies beyond the noise floor of both runs, and beyond
-    ``LEAST_CHANGE``.
+    A case has changed if the whole interval of its ratio lies beyond ``LEAST_CHANGE`` and beyond what the intervals do
+    not cover: in a report in which every arm had one process, its noise floor.
     """
-    floor = max(old.noise_floor or 0.0, new.noise_floor or 0.0, LEAST_CHANGE)
-    before = {result.case.id: result.rounds for result in old.results if result.rounds}
+    floor = max([LEAST_CHANGE, *(report.noise_floor or 0.0 for report in (old, new) if not report.has_processes)])
+    before = {result.case.id: result for result in old.results if result.rounds}
     changes: list[Change] = []
     for result in new.results:
         name = result.case.id
@@ -85,7 +85,8 @@ def compare(old: Report, new: Report) -> Changes:
         if result.status != "ok" or not result.rounds:
             changes.append(Change(name, None, "gone", f"{result.status}: {result.failure}"))
             continue
-        ratio = unpaired_ratio(result.rounds, before[name])
+        earlier = before[name]
+        ratio = unpaired_ratio(result.rounds, earlier.rounds, result.processes, earlier.processes)
         verdict: Verdict = "same"
         if ratio.low > 1 + floor:
             verdict = "slower"

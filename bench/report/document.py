@@ -63,6 +63,7 @@ def _case_to_json(result: Result, roofline_share: float | None) -> dict[str, Any
         "roofline_fraction": roofline_share,
         "samples_ms": [sample for samples in result.rounds for sample in samples],
         "round_lengths": [len(samples) for samples in result.rounds],
+        **({"round_processes": result.processes} if any(result.processes) else {}),
         "digest": result.digest,
     }
 
@@ -147,6 +148,7 @@ def _case_from_json(case: Mapping[str, Any]) -> Result:
         device_ms=Percentiles(**case["device_ms"]) if case.get("device_ms") else None,
         new_shapes_ms=case.get("new_shapes_ms"),
         parity=Judgement(**case["parity"]) if case.get("parity") else None,
+        processes=_processes(case),
         **{name: case.get(name) for name in _PLAIN},
     )
     if result.status == "ok":
@@ -156,6 +158,14 @@ def _case_from_json(case: Mapping[str, Any]) -> Result:
         if not samples or not np.isclose(float(result.latency_ms.p50), np.median(samples)):
             raise ValueError(f"latency_ms of {case['id']} does not match its samples_ms")
     return result
+
+
+def _processes(case: Mapping[str, Any]) -> list[int]:
+    rounds = len(case["round_lengths"])
+    processes: list[int] = case.get("round_processes", [0] * rounds)
+    if len(processes) != rounds:
+        raise ValueError(f"round_processes of {case['id']} does not match its round_lengths")
+    return [int(process) for process in processes]
 
 
 def _rounds(case: Mapping[str, Any]) -> list[list[float]]:

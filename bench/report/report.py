@@ -24,7 +24,8 @@ Status = Literal["ok", "failed", "skipped"]
 class Result:
     """What became of a case. A number that was not measured, or does not apply, is None.
 
-    ``rounds`` holds the milliseconds of each call, round by round, and ``device_ms`` is measured by a GPU's own clock.
+    ``rounds`` holds the milliseconds of each call, round by round, and ``processes`` the number of the process that
+    computed each round. ``device_ms`` is measured by a GPU's own clock.
     The cold start has three parts: ``import_s``, ``load_s`` and ``compile_s``. ``fill`` is the measured share of real
     tokens. ``new_shapes_ms`` is how long a call took that computed other sentences for the first time. ``digest``
     covers everything that the result depends on.
@@ -51,6 +52,7 @@ class Result:
     parity: Judgement | None = None
     processors_used: float | None = None
     warm_up_calls: int | None = None
+    processes: list[int] = field(default_factory=list[int])
 
     def fail(self, reason: str) -> None:
         """Record why there is no result."""
@@ -130,10 +132,17 @@ class Table:
 
     @property
     def unsteadiness(self) -> float:
-        """How many times as long the baseline took in its slow rounds as in its fast ones; 1 if not known."""
+        """How many times as long the baseline took in its slow rounds as in its fast ones; 1 if not known.
+
+        Rounds are compared within a process, because two processes can differ on a steady machine too.
+        """
         for row in self.rows:
             if row.is_baseline and len(row.result.rounds) > 1:
-                fast, slow = np.percentile([np.median(samples) for samples in row.result.rounds], [10, 90])
+                medians = np.array([np.median(samples) for samples in row.result.rounds])
+                processes = np.array(row.result.processes)
+                for process in set(row.result.processes):
+                    medians[processes == process] /= np.exp(np.log(medians[processes == process]).mean())
+                fast, slow = np.percentile(medians, [10, 90])
                 return float(slow / fast)
         return 1.0
 
@@ -152,6 +161,11 @@ class Report:
     def noise_floor(self) -> float | None:
         """The largest difference between a baseline and its twin, as a share of 1; None if there was no twin."""
         return max((comparison.ratio.noise for comparison in self.comparisons if comparison.is_twin), default=None)
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether an arm had several processes."""
+        return any(any(result.processes) for result in self.results)
 
     @property
     def diverged(self) -> list[Result]:

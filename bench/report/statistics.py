@@ -1,26 +1,32 @@
 """Statistics of samples: the percentiles of one case, and the ratio of two cases with its interval.
 
-Two arms take turns, round after round, so a slow minute of the machine affects both. Each round gives one median per
-arm and so one ratio, and these ratios are resampled. Single samples are not resampled: those of one round are similar,
-so an interval from them would be far too narrow.
+Two arms take turns, round after round, so a slow minute of the machine affects both. Single samples are not used on
+their own: those of one round are similar, so an interval from them would be far too narrow.
+
+The rounds of one process are similar too: for its whole life, a process may be faster or slower than another process of
+the same program, because of where its memory lies, for example. So the rounds are spread over several processes. Each
+gives one ratio, and the interval is Student's, from these few numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from triglot.shared.arrays import Array
 
-# A process is faster or slower than its twin for its whole life, because of where its memory lies, for example. Rounds
-# cannot show that. Forty runs of an arm against itself (``make bench-proof``, twice) differed from 1 by 1.09 % (root
-# mean square), of which the rounds explain 0.63 %. Every interval is therefore widened by twice the rest (0.88 %),
-# added as an independent error. In these two series the twin was faster by 0.5 and 0.8 % on average, and in a third one
-# slower by 0.7 %: processes that start in the same order tend to get the same memory. So the difference is taken from
-# 1, not from the mean of a series.
+# Forty runs of an arm against itself, in one process each and with freed memory kept (``--allocator keep``), differed
+# from 1 by 1.09 % (root mean square), of which the rounds explain 0.63 %. The rest, 0.88 %, is how much two processes
+# differ. Every interval is widened by twice that, added as an independent error: one process cannot show it, and a few
+# processes may be alike by chance. With the default allocator, two processes of PyTorch in mode eager can differ by
+# 20 %, which only several processes show.
 PROCESS = 0.018
 
-PRECISE = 0.014  # half the width at which an interval, from its rounds alone, needs no more rounds
+PRECISE = 0.025  # half the width at which an interval needs no more processes
+ENOUGH_SHARED = 3  # rounds of a process from which the median of their ratios can be trusted
 RESAMPLES = 4_000
 CONFIDENCE = 0.95
 
@@ -38,7 +44,10 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one case takes as another: the median of the rounds, and its 95 % interval."""
+    """How many times as long one case takes as another, and the 95 % interval.
+
+    ``median`` is the median of the rounds or, with several processes, the geometric mean of the medians of each.
+    """
 
     median: float
     low: float
@@ -46,12 +55,12 @@ class Ratio:
 
     @property
     def is_precise(self) -> bool:
-        """Whether more rounds would add little: the interval is within 1.4 % of the median, more if that is far from 1.
+        """Whether more rounds would add little: the interval is within 2.5 % of the median, more if that is far from 1.
 
         Only the width counts, not the position. Measuring until the interval excludes 1 would always find a difference.
         """
         half = np.log(self.high / max(self.low, 1e-9)) / 2
-        return bool(np.sqrt(max(half**2 - PROCESS**2, 0)) <= PRECISE + abs(np.log(self.median)) / 10)
+        return bool(half <= PRECISE + abs(np.log(self.median)) / 10)
 
     @property
     def noise(self) -> float:
@@ -70,51 +79,100 @@ def percentiles(samples: Sequence[float]) -> Percentiles:
     return Percentiles(p50, p90, p99, float(values.min()), float(values.mean()))
 
 
-def paired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
-    """Return the ratio of two cases that took turns, from their samples in each round.
+def paired_ratio(
+    numerator: Mapping[int, Sequence[float]],
+    denominator: Mapping[int, Sequence[float]],
+    process_of_round: Callable[[int], int],
+) -> Ratio:
+    """Return the ratio of two cases that took turns, from their samples by the number of the round.
 
     Raises:
-        ValueError: there are no rounds, or the numbers of rounds differ.
+        ValueError: no round is shared.
     """
-    if not numerator or len(numerator) != len(denominator):
-        raise ValueError(f"got {len(numerator)} rounds against {len(denominator)}, expected equal numbers, at least 1")
-    ratios = [np.median(above) / np.median(below) for above, below in zip(numerator, denominator, strict=True)]
-    middle, spread = _resample(np.log(ratios), np.random.default_rng(0))
-    if len(ratios) == 1:
-        return Ratio(float(np.exp(middle)), 0.0, float("inf"))
-    return _with_interval(middle, spread)
+    shared = [number for number in numerator if number in denominator]
+    if not shared:
+        raise ValueError("the two cases share no round, expected at least 1")
+    ratios = {number: _log_ratio(numerator[number], denominator[number]) for number in shared}
+    processes = list(dict.fromkeys(map(process_of_round, shared)))
+    if len(processes) == 1:
+        return _median_of_rounds(list(ratios.values())).as_ratio()
+    of_processes: list[float] = []
+    for process in processes:
+        of_rounds = [ratios[number] for number in shared if process_of_round(number) == process]
+        if len(of_rounds) >= ENOUGH_SHARED:
+            of_processes.append(float(np.median(of_rounds)))
+        else:
+            # A slow case takes part in few rounds. One odd call of the other case in such a round must not decide.
+            above, below = (
+                [float(np.median(samples)) for number, samples in case.items() if process_of_round(number) == process]
+                for case in (numerator, denominator)
+            )
+            of_processes.append(_log_ratio(above, below))
+    return _mean_of_processes(of_processes).as_ratio()
 
 
-def unpaired_ratio(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> Ratio:
-    """Return the ratio of two cases of different runs. The rounds of each are resampled on their own.
+def unpaired_ratio(
+    numerator: Sequence[Sequence[float]],
+    denominator: Sequence[Sequence[float]],
+    above_processes: Sequence[int],
+    below_processes: Sequence[int],
+) -> Ratio:
+    """Return the ratio of two cases of different runs, from their rounds and the numbers of the processes of those.
 
     Raises:
         ValueError: there are no rounds.
     """
     if not numerator or not denominator:
         raise ValueError("there are no rounds to compare")
-    generator = np.random.default_rng(0)
-    (above, spread_above), (below, spread_below) = (
-        _resample(np.log([np.median(samples) for samples in rounds]), generator) for rounds in (numerator, denominator)
-    )
-    return _with_interval(above - below, spread_above - spread_below)
+    above = _estimate(numerator, above_processes)
+    below = _estimate(denominator, below_processes)
+    difference = above.middle - below.middle
+    return _Estimate(difference, hypot(above.down, below.up), hypot(above.up, below.down)).as_ratio()
 
 
-def _resample(logarithms: Array, generator: np.random.Generator) -> tuple[float, Array]:
-    """Return the median, and the differences from it of the medians of values drawn with replacement.
+class _Estimate(NamedTuple):
+    """A logarithm, and how far its interval reaches down and up from it."""
 
-    The bootstrap of a median of few values is coarse, and too narrow by the square root of n / (n - 1), so the
-    differences are widened by that factor.
+    middle: float
+    down: float
+    up: float
+
+    def as_ratio(self) -> Ratio:
+        """Return the ratio of which this is the logarithm, with the interval widened by ``PROCESS``."""
+        low, high = self.middle - hypot(self.down, PROCESS), self.middle + hypot(self.up, PROCESS)
+        return Ratio(*(float(np.exp(value)) for value in (self.middle, low, high)))
+
+
+def _log_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
+    return float(np.log(np.median(numerator) / np.median(denominator)))
+
+
+def _estimate(rounds: Sequence[Sequence[float]], processes: Sequence[int]) -> _Estimate:
+    logarithms = np.log([np.median(samples) for samples in rounds])
+    of_processes = [float(np.median(logarithms[np.equal(processes, process)])) for process in dict.fromkeys(processes)]
+    return _mean_of_processes(of_processes) if len(of_processes) > 1 else _median_of_rounds(logarithms)
+
+
+def _mean_of_processes(logarithms: Sequence[float]) -> _Estimate:
+    """Return the mean with Student's interval."""
+    count = len(logarithms)
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2) * np.std(logarithms, ddof=1) / count**0.5)
+    return _Estimate(float(np.mean(logarithms)), half, half)
+
+
+def _median_of_rounds(logarithms: Sequence[float] | Array) -> _Estimate:
+    """Return the median with a bootstrap interval.
+
+    The bootstrap of a median of few values is coarse, and too narrow by the square root of n / (n - 1), so it is
+    widened by that factor.
     """
     middle, count = float(np.median(logarithms)), len(logarithms)
-    medians = np.median(generator.choice(logarithms, (RESAMPLES, count)), axis=1)
-    return middle, (medians - middle) * (count / max(1, count - 1)) ** 0.5
-
-
-def _with_interval(middle: float, spread: Array) -> Ratio:
-    below, above = -np.percentile(spread, 50 * (1 - CONFIDENCE)), np.percentile(spread, 50 * (1 + CONFIDENCE))
-    bounds = middle - np.hypot(below, PROCESS), middle + np.hypot(above, PROCESS)
-    return Ratio(*(float(np.exp(value)) for value in (middle, *bounds)))
+    if count == 1:
+        return _Estimate(middle, float("inf"), float("inf"))
+    medians = np.median(np.random.default_rng(0).choice(logarithms, (RESAMPLES, count)), axis=1)
+    spread = (medians - middle) * (count / (count - 1)) ** 0.5
+    down, up = -np.percentile(spread, 50 * (1 - CONFIDENCE)), np.percentile(spread, 50 * (1 + CONFIDENCE))
+    return _Estimate(middle, float(down), float(up))
 
 
 def is_steady(windows: Sequence[Sequence[float]]) -> bool:

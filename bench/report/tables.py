@@ -108,7 +108,7 @@ def notes(table: Table, surroundings: Surroundings) -> str:
     if table.unsteadiness > load.STEADY:
         parts.append(
             f"The speed of the machine varied by a factor of {table.unsteadiness:.2f} (10th to 90th percentile of the "
-            f"rounds of {table.baseline})."
+            f"rounds of {table.baseline} in a process)."
         )
         parts.append(
             "That is too much to rank arms: measure again on an idle machine."
@@ -125,8 +125,9 @@ def _what_quick_left_out(table: Table) -> str:
     else:
         arms = ""
     return (
-        f"A quick look, with wide intervals. Left out:{arms} the twin, so the noise floor is not known; the roofline; "
-        "more rounds on an unsteady machine. A cold start may include what PyTorch's compiler learns once on a machine."
+        f"A quick look, with wide intervals. Left out:{arms} further processes of each arm, so the intervals do not "
+        "cover how much two processes differ; the twin, so the noise floor is not known; the roofline. "
+        "A cold start may include what PyTorch's compiler learns once on a machine."
     )
 
 

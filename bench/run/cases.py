@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Case:
-    """One arm in one cell. A twin is the second worker of the baseline; its id has a ``*`` after the arm."""
+    """One arm in one cell. A twin is the baseline, timed once more; its id has a ``*`` after the arm."""
 
     arm: str
     cell: Cell
@@ -86,14 +86,16 @@ def cells_of_grid(
 class Settings:
     """How a sweep measures.
 
-    ``seconds`` of samples are taken for each case, spread over ``rounds``. ``together`` workers are alive beside the
-    baseline. ``again`` starts a twin of the baseline. ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is
-    the private memory in MiB that a worker may write to; None sets no limit. ``quick`` leaves out the roofline, the
-    extra rounds and the preparation of PyTorch's compiler.
+    ``seconds`` of samples are taken for each case, spread over ``rounds``. The rounds are spread over ``processes``,
+    one after the other. ``together`` workers are alive beside the baseline. ``again`` starts a twin of the baseline.
+    ``allocator`` is a key of ``ALLOCATORS``. ``memory_limit_mb`` is the private memory in MiB that a worker may write
+    to; None sets no limit. ``quick`` leaves out the roofline, the extra rounds and the preparation of PyTorch's
+    compiler.
     """
 
     seconds: float = 1.5
     rounds: int = 48
+    processes: int = 5
     warm_up: float = 2.0
     quick: bool = False
     together: int = 5

@@ -48,10 +48,12 @@ class _CaseError(Exception):
 class _Measured:
     """What is measured of a case but is not part of its result."""
 
+    folder: Path = Path()
     first_call_s: float = 0.0
     peak_mb: float = 0.0  # until its outputs were judged
     call_s: float = 0.0  # after warming up
     generated_tokens: int | None = None
+    processes: int = 1  # how many were started so far
     device_samples: list[float] = field(default_factory=list[float])
 
 
@@ -116,23 +118,39 @@ class Workers:
         yield
         if busy is not None:
             own = self._own_processor_seconds + process_time() - own
-            self._others_processor_seconds += max(0.0, (load.busy_seconds() or 0.0) - busy - own)
+            self._others_processor_seconds += (load.busy_seconds() or 0.0) - busy - own
             self._watched_seconds += monotonic() - begin
 
     def used_by_others(self) -> float | None:
         """Return how many processors others used while the arms took turns; None if that is not known."""
-        return self._others_processor_seconds / self._watched_seconds if self._watched_seconds else None
+        return max(0.0, self._others_processor_seconds / self._watched_seconds) if self._watched_seconds else None
 
     def start(self, case: Case) -> bool:
         """Build a case in a new process, judge its outputs and warm it up. Return whether it can be timed."""
         self._results[case], self._measured[case] = Result(case), _Measured()
         try:
             self._build(case)
-            self._warm_up(case)
-            self._ask(case, "settle", {})
+            self.on_step(f"warming up {case.arm}")
+            windows = self._warm_up(case)
         except _CaseError as error:
             self._fail(case, error)
-        return self.is_alive(case)
+            return False
+        self._results[case].warm_up_calls = sum(map(len, windows))
+        self._measured[case].call_s = float(np.median(np.concatenate(windows[-3:]))) / 1000
+        return True
+
+    def restart(self, case: Case) -> None:
+        """Let a new process compute a case from now on. Its outputs are not judged again."""
+        if case not in self._alive:
+            return
+        measured = self._measured[case]
+        self.close([case])
+        try:
+            self._launch(case, measured.folder, None)
+            self._warm_up(case)
+        except _CaseError as error:
+            self._fail(case, error)
+        measured.processes += 1
 
     def _build(self, case: Case) -> None:
         arm, cell, work, measured = ARMS[case.arm], case.cell, self._work, self._measured[case]
@@ -141,7 +159,7 @@ class Workers:
             work.truth()  # before the worker starts, because both need memory
         except FrameworkError as error:
             raise _CaseError(str(error)) from error
-        folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=work.folder))
+        folder = measured.folder = Path(mkdtemp(prefix=f"{case.arm}-{int(case.is_twin)}-", dir=work.folder))
         compiles_cpp = arm.compiles_cpp(work.config, cell.workload, cell.dtype, cell.device)
         if compiles_cpp and not self.settings.quick:
             self.on_step("preparing PyTorch's compiler")
@@ -150,20 +168,7 @@ class Workers:
             except OSError as error:
                 raise _CaseError(f"cannot prepare the compiler: {error.strerror or error}") from error
         self.on_step(f"building {case.arm}")
-        variables = {**self.settings.worker_variables(), **cache_variables(folder)}
-        self._alive[case] = Worker(self._command, folder / "log", cell.threads, self.settings.time_limit, variables)
-        request = {
-            "name": case.arm,
-            "arm": asdict(arm),
-            "cell": asdict(cell),
-            "checkpoint": str(work.checkpoint),
-            "batches": [str(file) for file in work.files],
-            "judged": str(work.judged_file) if work.judged_file else None,
-            "outputs": str(folder / "outputs.npz"),
-            "processors": load.processors(cell.threads),
-            "memory_limit_mb": self.settings.memory_limit_mb,
-        }
-        answer = self._ask(case, "build", request)
+        answer = self._launch(case, folder, folder / "outputs.npz")
         self.environments[case.arm] = answer["environment"]
         for name in ("import_s", "load_s", "peak_rss_mb", "peak_device_mb"):
             setattr(self._results[case], name, answer[name])
@@ -183,14 +188,36 @@ class Workers:
         if parity.verdict != "pass":
             raise _CaseError(f"{parity.name} diverged: {parity.reason}")
 
-    def _warm_up(self, case: Case) -> None:
-        self.on_step(f"warming up {case.arm}")
+    def _launch(self, case: Case, folder: Path, outputs: Path | None) -> Message:
+        """Start a process that builds the case and computes it once. It writes what is to be judged to ``outputs``."""
+        variables = {**self.settings.worker_variables(), **cache_variables(folder)}
+        log = folder / "log"
+        self._alive[case] = Worker(self._command, log, case.cell.threads, self.settings.time_limit, variables)
+        work = self._work
+        request = {
+            "name": case.arm,
+            "arm": asdict(ARMS[case.arm]),
+            "cell": asdict(case.cell),
+            "checkpoint": str(work.checkpoint),
+            "batches": [str(file) for file in work.files],
+            "judged": str(work.judged_file) if work.judged_file else None,
+            "outputs": str(outputs) if outputs else None,
+            "processors": load.processors(case.cell.threads),
+            "memory_limit_mb": self.settings.memory_limit_mb,
+        }
+        return self._ask(case, "build", request)
+
+    def _warm_up(self, case: Case) -> list[list[float]]:
+        """Call the case until its times no longer fall, and wait until its threads sleep.
+
+        Return the milliseconds of the calls.
+        """
         windows: list[list[float]] = []
         end = monotonic() + self.settings.warm_up
         while not is_steady(windows) and (monotonic() < end or not windows):
             windows.append(self._sample(case, WARM_UP_WINDOW)["samples_ms"])
-        self._results[case].warm_up_calls = sum(map(len, windows))
-        self._measured[case].call_s = float(np.median(np.concatenate(windows[-3:]))) / 1000
+        self._ask(case, "settle", {})
+        return windows
 
     def sample(self, case: Case, seconds: float) -> list[float] | None:
         """Take the samples of one turn, and return their milliseconds; None if the case is dead, or dies.
@@ -202,15 +229,15 @@ class Workers:
         if case not in self._alive:
             return None
         try:
-            if self.call_seconds(case) < LONG_CALL:
-                self._sample(case, UNCOUNTED)
-            answer = self._sample(case, seconds)
+            uncounted = UNCOUNTED if self.call_seconds(case) < LONG_CALL else 0.0
+            answer = self._sample(case, seconds, uncounted)
             self._ask(case, "settle", {})
         except _CaseError as error:
             self._fail(case, error)
             return None
         result = self._results[case]
         result.rounds.append(answer["samples_ms"])
+        result.processes.append(self._measured[case].processes - 1)
         self._measured[case].device_samples += answer["device_ms"]
         result.processors_used = max(answer["processors_used"], result.processors_used or 0.0)
         return answer["samples_ms"]
@@ -245,8 +272,8 @@ class Workers:
         self._results[case].fail(str(error))
         self.close([case])
 
-    def _sample(self, case: Case, seconds: float) -> Message:
-        return self._ask(case, "sample", {"seconds": seconds, "least": 1})
+    def _sample(self, case: Case, seconds: float, uncounted: float = 0.0) -> Message:
+        return self._ask(case, "sample", {"seconds": seconds, "least": 1, "uncounted": uncounted})
 
     def _ask(self, case: Case, kind: str, request: Message) -> Message:
         """Return the answer of a worker, or raise ``_CaseError``."""

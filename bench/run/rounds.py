@@ -1,11 +1,13 @@
-"""The rounds: arms take turns in a new random order in each round, and their ratios come from shared rounds.
+"""The rounds: arms take turns, in a new random order in each round, and the ratios come from shared rounds.
 
-On an unsteady machine, a group of arms may continue after the planned rounds, as long as ``ExtraTime`` allows.
+Two processes of the same arm can differ for their whole lives, so the rounds are spread over several processes of each
+arm. If the ratios are still imprecise, a group of arms gets further processes, as long as ``ExtraTime`` allows.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from time import monotonic
 
@@ -19,22 +21,17 @@ from .pool import Workers
 
 FEWEST_ROUNDS = 6
 MOST_EXTENDED = 6  # times the planned rounds, if those leave the ratios too imprecise
-
-# Seconds. A default sweep of MiniLM has one cell and five minutes, of which the rooflines take half a minute.
-LEAST_EXTRA, CELL = 12.0, 240.0
+CELL = 240.0  # seconds that a cell of few arms may take; a table of all arms takes longer anyway
 
 
 class ExtraTime:
     """The time that a cell may spend on more rounds; create it when the cell begins.
 
-    There are at least ``LEAST_EXTRA`` seconds, shared by all groups. There are more if the cell would, at the pace so
-    far, end before ``CELL`` seconds: comparing two arms takes half a minute and may well take longer, but a table of
-    all arms on a slow machine already takes too long.
+    There is some if the cell would, at the pace so far, end before ``CELL`` seconds.
     """
 
     def __init__(self) -> None:
         self._begin = monotonic()
-        self._left = LEAST_EXTRA
 
     def share_of_group(self, started: int, remaining: int, groups: int) -> float:
         """Return the seconds for a group whose planned rounds are over.
@@ -43,23 +40,18 @@ class ExtraTime:
         """
         elapsed = monotonic() - self._begin
         expected_end = elapsed + elapsed / started * remaining
-        return max(self._left, CELL - expected_end) / groups
-
-    def spend(self, seconds: float) -> None:
-        """Subtract what a group has used."""
-        self._left -= seconds
+        return max(0.0, CELL - expected_end) / groups
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The baseline that is alive after the rounds, the ratios to it, and the seconds spent on extra rounds.
+    """The baseline that is alive after the rounds, and the ratios to it.
 
     ``is_interrupted``: Ctrl-C ended the rounds, so there are fewer than planned.
     """
 
     baseline: Case | None
     comparisons: Sequence[Comparison]
-    extra_seconds: float
     is_interrupted: bool = False
 
 
@@ -81,42 +73,47 @@ def take_turns(
     turns: _Turns = {}
     baseline, others = _live_baseline(baseline, others, workers, turns)
     if baseline is None:
-        return Outcome(None, [], 0.0)
+        return Outcome(None, [])
     cases = [baseline, *others]
     turns |= {case: {} for case in cases}
     settings = workers.settings
     planned = planned_rounds(workers.call_seconds(baseline), settings)
     wanted = {case: min(planned, planned_rounds(workers.call_seconds(case), settings)) for case in cases}
-    begin = extra_begin = monotonic()
-    extra, is_interrupted = 0.0, False
-    with workers.watching_others(), suppress(KeyboardInterrupt):
+    begin = deadline = monotonic()
+    is_interrupted = False
+    with suppress(KeyboardInterrupt):
         is_interrupted = True
         for number in range(planned if settings.quick else MOST_EXTENDED * planned):
-            if number == planned:
-                extra_begin, extra = monotonic(), extra_seconds()
-            if number >= planned:
-                seconds_per_round = (monotonic() - begin) / number
-                if monotonic() - extra_begin + seconds_per_round > extra:
+            process = process_of_round(number, planned, settings.processes)
+            is_new = number > 0 and process != process_of_round(number - 1, planned, settings.processes)
+            if is_new and number >= planned:
+                if number == planned:
+                    deadline = monotonic() + extra_seconds()
+                seconds_per_process = (monotonic() - begin) / number * max(1, planned / settings.processes)
+                comparisons = _compare(baseline, others, workers, turns, planned)
+                is_precise = all(comparison.ratio.is_precise for comparison in comparisons)  # also if there are none
+                if is_precise or monotonic() + seconds_per_process > deadline:
                     break
-                if (number - planned) % max(1, planned // 4) == 0:
-                    comparisons = _compare(baseline, others, workers, turns)
-                    if all(comparison.ratio.is_precise for comparison in comparisons):  # also if there are none
-                        break
-            total = f"{planned}" if number < planned else f"up to {MOST_EXTENDED * planned}, on an unsteady machine"
-            arms = ", ".join(case.arm for case in cases)
-            workers.on_step(f"round {number + 1} of {total}: {arms}", min(1.0, number / planned))
-            for place in generator.permutation(len(cases)):
-                case = cases[int(place)]
-                if takes_part(number, wanted[case], planned):
-                    samples = workers.sample(case, settings.seconds / wanted[case])
-                    turns[case] |= {number: samples} if samples else {}
+            done = min(1.0, number / planned)
+            order = [cases[int(place)] for place in generator.permutation(len(cases))]
+            if is_new:
+                for case in order:
+                    workers.on_step(f"starting {case.arm} again", done)
+                    workers.restart(case)
+            total = f"{planned}" if number < planned else f"up to {MOST_EXTENDED * planned}"
+            workers.on_step(f"round {number + 1} of {total}: {', '.join(case.arm for case in cases)}", done)
+            with workers.watching_others():
+                for case in order:
+                    if takes_part(number, wanted[case], planned):
+                        samples = workers.sample(case, settings.seconds / wanted[case])
+                        turns[case] |= {number: samples} if samples else {}
             previous = baseline
             baseline, others = _live_baseline(baseline, others, workers, turns)
             if baseline is not None and baseline != previous:
                 wanted[baseline] = planned  # so that every later round has something to compare with
         is_interrupted = False
-    comparisons = _compare(baseline, others, workers, turns)
-    return Outcome(baseline, comparisons, monotonic() - extra_begin, is_interrupted)
+    comparisons = _compare(baseline, others, workers, turns, planned)
+    return Outcome(baseline, comparisons, is_interrupted)
 
 
 def _live_baseline(
@@ -132,20 +129,25 @@ def _live_baseline(
     return successor, [case for case in alive if case != successor]
 
 
-def _compare(baseline: Case | None, others: Sequence[Case], workers: Workers, turns: _Turns) -> list[Comparison]:
+def _compare(
+    baseline: Case | None, others: Sequence[Case], workers: Workers, turns: _Turns, planned: int
+) -> list[Comparison]:
     """Return the ratios of the cases that succeeded, from rounds shared with the baseline, if those are enough."""
     if baseline is None or workers.result(baseline).status != "ok":
         return []
-    of_baseline = turns[baseline]
+    process = partial(process_of_round, planned=planned, processes=workers.settings.processes)
     enough = min(FEWEST_ROUNDS, workers.settings.rounds)
     comparisons: list[Comparison] = []
     for case in others:
-        of_case = turns[case]
-        shared = [number for number in of_case if number in of_baseline]
+        shared = turns[case].keys() & turns[baseline].keys()
         if workers.result(case).status == "ok" and len(shared) >= enough:
-            ratio = paired_ratio([of_case[number] for number in shared], [of_baseline[number] for number in shared])
-            comparisons.append(Comparison(case.id, baseline.id, ratio))
+            comparisons.append(Comparison(case.id, baseline.id, paired_ratio(turns[case], turns[baseline], process)))
     return comparisons
+
+
+def process_of_round(number: int, planned: int, processes: int) -> int:
+    """Return which process of each case computes a round: the planned rounds are divided evenly among ``processes``."""
+    return number * processes // planned
 
 
 def planned_rounds(call_seconds: float, settings: Settings) -> int:

@@ -1,7 +1,7 @@
-"""The sweep behind ``triglot bench``: start every arm in a process of its own, judge its outputs, and take turns.
+"""The sweep behind ``triglot bench``: start every arm in processes of its own, judge its outputs, and take turns.
 
 Only a few workers are alive at once: the baseline, and a group of arms that are compared with it. After its rounds
-(``rounds.py``), the group is replaced by the next one. A twin, a second worker of the baseline, shows the noise.
+(``rounds.py``), the group is replaced by the next one. A twin, the baseline once more, shows the noise.
 """
 
 import sys
@@ -121,8 +121,9 @@ class Sweep:
 
     def _show(self, text: str, rounds: float = 0.0) -> None:
         finished = sum(not result.case.is_twin and result.case.id in self._requested for result in self.results)
-        # Starting a case takes about as long as its rounds.
-        self._on_step(finished + self._started * (1 + rounds) / 2, text)
+        # Starting a case takes about as long as the rounds of one process.
+        processes = self._settings.processes
+        self._on_step(finished + self._started * (1 + processes * rounds) / (1 + processes), text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
         try:
@@ -205,7 +206,6 @@ class Sweep:
                 workers.time_new_shapes([] if is_interrupted else [*others, *last])
             except KeyboardInterrupt:
                 is_interrupted = True
-            extra_time.spend(outcome.extra_seconds)
             workers.close(others)
             yield is_interrupted
 

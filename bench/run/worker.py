@@ -2,10 +2,10 @@
 
 Requests, see ``shared/worker.py``:
 
-``build``       the arm and its name, the cell, its files and where to write the outputs; the answer has the durations
-                of the cold start and the memory it needed
-``sample``      seconds and the least number of calls; the answer has the milliseconds of each call, on a GPU also by
-                the clock of the device
+``build``       the arm and its name, the cell, its files and where to write the outputs, if anywhere; the answer has
+                the durations of the cold start and the memory it needed
+``sample``      seconds, the least number of calls and the seconds of calls before them that do not count; the answer
+                has the milliseconds of each call, on a GPU also by the clock of the device
 ``new_shapes``  the configuration, and files of other batches; the answer has the milliseconds of the first call that
                 computes them
 ``settle``      nothing; the answer comes when the idle threads of the process sleep
@@ -52,6 +52,8 @@ def main() -> None:
 
     def on_sample(request: Message) -> Message:
         assert prepared is not None
+        if request["uncounted"]:  # not in a request of its own, because the main process would use a core in between
+            sample(prepared, None, request["uncounted"], 1)
         return with_processor_seconds(sample(prepared, clock, request["seconds"], request["least"]))
 
     def on_new_shapes(request: Message) -> Message:
@@ -71,7 +73,7 @@ def main() -> None:
 
 
 def build(request: Message) -> "tuple[Prepared, Message]":
-    """Build an arm, run it once, and write its outputs. Return it with the answer."""
+    """Build an arm, run it once, and write its outputs if they are wanted. Return it with the answer."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
     if request["memory_limit_mb"]:
@@ -103,12 +105,13 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     _check_threads(case.cell.threads, sys.modules)
     peak = (load.peak_resident() - idle) / load.MEBIBYTE
     device_peak = gpu.peak_mb(arm.framework, case.cell.device, sys.modules)
-    judged = prepared
-    if request["judged"]:  # part of what is timed
-        judged = builder(weights, case, [batch_from_arrays(weights.config, npz.read(Path(request["judged"])))])
-        results = judged.call()
-        judged.wait(results)
-    npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
+    if request["outputs"] is not None:
+        judged = prepared
+        if request["judged"]:  # part of what is timed
+            judged = builder(weights, case, [batch_from_arrays(weights.config, npz.read(Path(request["judged"])))])
+            results = judged.call()
+            judged.wait(results)
+        npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
     imported, loaded, first = (after - before for before, after in pairwise(times))
     return prepared, {
         "environment": {**environment(), "executable": sys.executable},

@@ -2,8 +2,8 @@
 
 Two processes of the same program may differ for their whole lives. For example, the position of memory decides how much
 of it glibc returns to the system during a call. PyTorch's eager MiniLM, batch 8, length 128, needs 1,600 to 26,000 new
-pages per call, which added 11 % to its processor time. So if the first pair of processes is too far off, further pairs
-are timed, and the median of all pairs counts.
+pages per call, which added 11 % to its processor time. So each arm is timed in five pairs of processes, and the median
+of their ratios counts.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -34,11 +34,19 @@ from triglot.shared.model.recipes import recipe
 from .plain import MEDIAN
 
 LIMIT = 0.05  # how far the benchmark's time may be from the script's
-PAIRS = 5  # pairs of processes in all, if the first one is further off
-ROUNDS, TOGETHER = 24, 3
+PAIRS, ROUNDS = 5, 6  # pairs of processes of each arm, and rounds of each pair
+TOGETHER = 3  # arms that are timed in turns
 SPIN = 0.3  # seconds in which the idle threads of a plain script fall asleep
 
 Row = dict[str, Any]
+
+
+class Pair(NamedTuple):
+    """What the benchmark and a plain script measured in one pair of processes."""
+
+    bench_ms: float
+    plain_ms: float
+    ratio: float
 
 
 class PlainScript:
@@ -104,39 +112,48 @@ def compare_with_plain(arms: Sequence[str], rows: int, length: int) -> Iterator[
     """Time arms with the benchmark and with plain scripts, in turns.
 
     ``ratios`` has the benchmark's time over the script's for each pair of processes, and ``ratio`` is their median. If
-    an arm fails, ``ratio`` is NaN, and ``failure`` says why.
+    an arm fails, ``ratio`` is None, and ``failure`` says why.
     """
     config = recipe("minilm")
     model = BenchedModel("minilm", Checkpoint(config, initialize(config)))
     cell = Cell(model.name, "forward", "padded", "float32", "cpu", rows, length, 1.0, cores())
-    settings = Settings()
+    settings, generator = Settings(), np.random.default_rng(0)
     with TemporaryDirectory(prefix="triglot-") as folder, Toolchain(settings.time_limit) as toolchain:
         work = Work(model, cell, settings, Path(folder))
-        cases = [Case(arm, cell) for arm in arms]
-        for start in range(0, len(cases), TOGETHER):
-            for case, row in _compare(cases[start : start + TOGETHER], work, settings, toolchain).items():
-                pairs = [row]
-                while len(pairs) < PAIRS and abs(row["ratio"] - 1) > LIMIT:
-                    pairs += _compare([case], work, settings, toolchain).values()
-                yield _summary(pairs)
+        for start in range(0, len(arms), TOGETHER):
+            cases = [Case(arm, cell) for arm in arms[start : start + TOGETHER]]
+            pairs: dict[Case, list[Pair]] = {case: [] for case in cases}
+            failures: dict[Case, str] = {}
+            for _ in range(PAIRS):
+                remaining = [case for case in cases if case not in failures]
+                for case, pair in _compare(remaining, work, settings, toolchain, generator, failures).items():
+                    pairs[case].append(pair)
+            for case in cases:
+                yield _row(case, pairs[case], failures.get(case))
 
 
-def _summary(pairs: Sequence[Row]) -> Row:
-    """Return one row for all pairs of processes of an arm: the first failure or, if there is none, their medians."""
-    row = dict(next((pair for pair in pairs if "failure" in pair), pairs[0]))
-    if "failure" not in row:
-        row |= {name: float(np.median([pair[name] for pair in pairs])) for name in ("bench_ms", "plain_ms", "ratio")}
-        row["ratios"] = [pair["ratio"] for pair in pairs]
+def _row(case: Case, pairs: Sequence[Pair], failure: str | None) -> Row:
+    row: Row = {"arm": case.arm, "rows": case.cell.batch, "length": case.cell.length, "ratio": None}
+    if failure is not None:
+        row["failure"] = failure
+    else:
+        row |= Pair(*np.median(pairs, axis=0).tolist())._asdict()
+        row["ratios"] = [pair.ratio for pair in pairs]
     print(row, file=sys.stderr)  # noqa: T201
     return row
 
 
-def _compare(cases: Sequence[Case], work: Work, settings: Settings, toolchain: Toolchain) -> dict[Case, Row]:
-    """Compare each arm with its script, in one pair of processes."""
-    failures: dict[Case, str] = {}
+def _compare(
+    cases: Sequence[Case],
+    work: Work,
+    settings: Settings,
+    toolchain: Toolchain,
+    generator: np.random.Generator,
+    failures: dict[Case, str],
+) -> dict[Case, Pair]:
+    """Compare each arm with its script, in one pair of processes. Arms that fail are added to ``failures``."""
     scripts: dict[Case, PlainScript] = {}
     plain_ms: dict[Case, list[float]] = {case: [] for case in cases}
-    generator = np.random.default_rng(0)
     with Workers(work, settings, WORKER, _show_nothing, toolchain) as workers, ExitStack() as opened:
         for case in cases:
             if workers.start(case):
@@ -152,16 +169,13 @@ def _compare(cases: Sequence[Case], work: Work, settings: Settings, toolchain: T
                 plain_ms[case] += _take_turn(case, script, failures)
         results = {case: workers.result(case) for case in cases}
     failures |= {case: result.failure or "" for case, result in results.items() if result.status != "ok"}
-    found: dict[Case, Row] = {}
+    pairs: dict[Case, Pair] = {}
     for case in cases:
-        found[case] = {"arm": case.arm, "rows": case.cell.batch, "length": case.cell.length, "ratio": float("nan")}
-        if case in failures:
-            found[case]["failure"] = failures[case]
-            continue
-        bench = [float(np.median(samples)) for samples in results[case].rounds]
-        found[case] |= {"bench_ms": float(np.median(bench)), "plain_ms": float(np.median(plain_ms[case]))}
-        found[case]["ratio"] = float(np.median(np.divide(bench, plain_ms[case])))
-    return found
+        if case not in failures:
+            bench_ms = [float(np.median(samples)) for samples in results[case].rounds]
+            ratio = np.median(np.divide(bench_ms, plain_ms[case]))
+            pairs[case] = Pair(float(np.median(bench_ms)), float(np.median(plain_ms[case])), float(ratio))
+    return pairs
 
 
 def _take_turn(case: Case, script: PlainScript, failures: dict[Case, str]) -> list[float]:

@@ -18,6 +18,7 @@ from triglot.bench.machine.roofline import Roofline
 from triglot.bench.report import document
 from triglot.bench.report.report import Report, Surroundings
 from triglot.bench.run import arms, sweep
+from triglot.bench.run.cases import Settings
 from triglot.bench.run.pool import Workers
 from triglot.commands import bench as bench_command
 from triglot.commands import output
@@ -70,8 +71,10 @@ def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, mo
 
 def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
     arguments = ("--arm", "triglot-torch-eager", *SHORT, "--batch", "4", "--json", "bench.json")
+    # Two rounds never give a narrow interval, and many more processes would be started.
+    program = "from triglot import cli; from triglot.bench.run import rounds; rounds.MOST_EXTENDED = 1; cli.main()"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "triglot", "bench", "bert-base-tiny", *arguments],
+        [sys.executable, "-P", "-c", program, "bench", "bert-base-tiny", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -110,6 +113,16 @@ def test_ctrl_c_shows_the_rounds_of_the_group_that_it_ends(workplace, command, f
     assert (code, err) == (130, "triglot: interrupted\n")
     assert re.search(r"^fake-b +pass +\d+\.\d+ \(.*\)", out, re.MULTILINE), "eight rounds are enough for a ratio"
     assert re.search(r"^fake-a +pass +1 ", out, re.MULTILINE)
+    assert not Path("bench.json").exists()
+
+
+def test_ctrl_c_shows_the_rounds_before_a_new_process(workplace, command, faked, monkeypatch):
+    monkeypatch.setattr(bench_command, "Settings", Settings)  # several processes
+    monkeypatch.setattr(Workers, "restart", interrupt_now)
+    options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT, "--rounds", "40", "--json", "bench.json")
+    code, out, err = command("bench", "bert-base-tiny", *options)
+    assert (code, err) == (130, "triglot: interrupted\n")
+    assert re.search(r"^fake-b +pass +\d+\.\d+ \(.*\)", out, re.MULTILINE), "eight rounds are enough for a ratio"
     assert not Path("bench.json").exists()
 
 

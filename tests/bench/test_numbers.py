@@ -21,6 +21,10 @@ from triglot.shared.model.recipes import recipe
 from triglot.shared.training.plan import Plan
 
 
+def numbered(rounds):
+    return dict(enumerate(rounds))
+
+
 def rounds(generator, level, count, noise=0.03):
     """Return samples of two arms that take turns on a drifting machine: a slow wave, and noise in each round."""
     drift = 1 + 0.2 * np.sin(np.linspace(0, 3, count))
@@ -28,22 +32,86 @@ def rounds(generator, level, count, noise=0.03):
     return (level * drift[:, None] * moods * single).tolist()
 
 
-@pytest.mark.parametrize("count", [6, 12])
-def test_the_interval_holds_the_ratio_as_often_as_promised(count):
+@pytest.mark.parametrize(
+    ("count", "processes", "width"), [(6, 1, 0.15), (12, 1, 0.15), (12, 4, 0.15), (48, 4, 0.08), (6, 3, 0.3)]
+)
+def test_the_interval_holds_the_ratio_as_often_as_promised(count, processes, width):
     """Of 500 runs of an arm against itself, 95 % of the intervals, less four standard errors, hold 1."""
     generator = np.random.default_rng(0)
-    runs = [statistics.paired_ratio(rounds(generator, 1, count), rounds(generator, 1, count)) for _ in range(500)]
+    runs = [
+        statistics.paired_ratio(
+            numbered(rounds(generator, 1, count)),
+            numbered(rounds(generator, 1, count)),
+            lambda number: number * processes // count,
+        )
+        for _ in range(500)
+    ]
     inside = np.mean([run.low <= 1 <= run.high for run in runs])
     assert inside > 0.95 - 4 * (0.95 * 0.05 / 500) ** 0.5
     widths = np.mean([run.high - run.low for run in runs])
-    assert widths < 0.15, "an interval that holds everything says nothing"
+    assert widths < width, "an interval that holds everything says nothing"
 
 
 def test_a_difference_of_a_tenth_is_seen():
     generator = np.random.default_rng(1)
     for _ in range(100):
-        found = statistics.paired_ratio(rounds(generator, 1.1, 12, 0.01), rounds(generator, 1, 12, 0.01))
-        assert found.low > 1.03
+        ours, theirs = (numbered(rounds(generator, level, 12, 0.01)) for level in (1.1, 1))
+        assert statistics.paired_ratio(ours, theirs, lambda _: 0).low > 1.03
+
+
+def test_processes_that_differ_for_their_whole_lives_widen_the_interval():
+    """Each process is slow or fast by chance. Intervals that ignore the processes miss the truth most of the time."""
+    generator = np.random.default_rng(4)
+    count, processes = 48, 4
+
+    def process_of_round(number):
+        return number * processes // count
+
+    inside = {"four": 0, "taken for one": 0}
+    for _ in range(200):
+        ours, theirs = (
+            {
+                number: [sample * mood[process_of_round(number)] for sample in samples]
+                for number, samples in enumerate(rounds(generator, 1, count))
+            }
+            for mood in np.where(generator.random((2, processes)) < 0.4, 1.2, 1.0)
+        )
+        for name, function in (("four", process_of_round), ("taken for one", lambda _: 0)):
+            ratio = statistics.paired_ratio(ours, theirs, function)
+            inside[name] += ratio.low <= 1 <= ratio.high
+    assert inside["four"] > 180
+    assert inside["taken for one"] < 150
+
+
+def test_more_processes_until_the_interval_is_narrow_do_not_break_its_promise():
+    """Stopping early is likely if the first processes are alike by chance."""
+    generator = np.random.default_rng(5)
+    inside = []
+    for scatter in (0.005, 0.02, 0.05):
+        for _ in range(200):
+            ours = {number: [float(generator.lognormal(0, scatter))] for number in range(30)}
+            count, ratio = 5, statistics.Ratio(1.0, 0.0, float("inf"))
+            while count <= 30 and not ratio.is_precise:
+                shared = dict(list(ours.items())[:count])
+                ratio = statistics.paired_ratio(shared, {number: [1.0] for number in shared}, lambda number: number)
+                count += 1
+            inside.append(ratio.low <= 1 <= ratio.high)
+    assert np.mean(inside) > 0.95 - 4 * (0.95 * 0.05 / len(inside)) ** 0.5
+
+
+def test_a_step_in_the_speed_of_the_machine_does_not_matter():
+    """One case had its turn just before the step, the other just after it."""
+    ours = {number: [1.0 if number < 6 else 1.5] for number in range(12)}
+    theirs = {number: [1.0 if number < 5 else 1.5] for number in range(12)}
+    ratio = statistics.paired_ratio(ours | {12: [1.0]}, theirs | {12: [1.0]}, lambda number: number // 12)
+    assert ratio.median == pytest.approx(1)
+
+
+def test_one_odd_call_does_not_decide_the_ratio_of_a_slow_arm():
+    """Of each process, the slow arm has one round, and in one of these the baseline had an odd call."""
+    baseline = {number: [1.5 if number == 5 else 1.0] for number in range(32)}
+    ratio = statistics.paired_ratio({number: [8.0] for number in (5, 13, 21, 29)}, baseline, lambda number: number // 8)
+    assert ratio.median == pytest.approx(8)
 
 
 def test_single_samples_would_give_a_false_interval():
@@ -93,22 +161,24 @@ def test_the_least_memory_traffic_is_counted():
 
 def test_separate_runs_are_compared_without_pairs():
     generator = np.random.default_rng(3)
-    same = statistics.unpaired_ratio(rounds(generator, 1, 12), rounds(generator, 1, 9))
-    assert same.low < 1 < same.high
-    assert statistics.unpaired_ratio(rounds(generator, 2, 12), rounds(generator, 1, 9)).low > 1.5
+    for processes in ([0] * 12, [0] * 9), ([0] * 4 + [1] * 4 + [2] * 4, [0] * 9), (list(range(12)), list(range(9))):
+        same = statistics.unpaired_ratio(rounds(generator, 1, 12), rounds(generator, 1, 9), *processes)
+        assert same.low < 1 < same.high
+        assert statistics.unpaired_ratio(rounds(generator, 2, 12), rounds(generator, 1, 9), *processes).low > 1.3
 
 
-@pytest.mark.parametrize("compare", [statistics.paired_ratio, statistics.unpaired_ratio])
-def test_no_rounds_are_refused(compare):
-    with pytest.raises(ValueError, match="rounds"):
-        compare([], [])
+def test_no_rounds_are_refused():
+    with pytest.raises(ValueError, match="share no round"):
+        statistics.paired_ratio({0: [1.0]}, {1: [1.0]}, lambda _: 0)
+    with pytest.raises(ValueError, match="no rounds to compare"):
+        statistics.unpaired_ratio([], [], [], [])
 
 
 def test_an_interval_is_precise_by_its_width_alone():
     precise = {
         (1.0, 0.985, 1.015): True,
         (1.0, 0.97, 1.03): False,
-        (1.05, 1.02, 1.08): False,  # wherever the interval lies
+        (1.06, 1.02, 1.10): False,  # wherever the interval lies
         (3.0, 2.7, 3.3): True,
         (1.0, 0.0, float("inf")): False,
     }
@@ -116,7 +186,7 @@ def test_an_interval_is_precise_by_its_width_alone():
 
 
 def test_one_round_gives_no_interval():
-    assert statistics.paired_ratio([[2.0]], [[1.0]]) == statistics.Ratio(2.0, 0.0, float("inf"))
+    assert statistics.paired_ratio({0: [2.0]}, {0: [1.0]}, lambda _: 0) == statistics.Ratio(2.0, 0.0, float("inf"))
 
 
 def test_warm_up_ends_when_the_times_no_longer_fall():

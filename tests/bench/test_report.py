@@ -1,5 +1,6 @@
 """The report of ``triglot bench``: its JSON, its tables, and what has become slower since an earlier one."""
 
+import copy
 import json
 import os
 import re
@@ -77,6 +78,17 @@ def test_a_report_survives_reading_and_writing(path):
     assert document.to_json(document.read(path)) == content
 
 
+def test_a_report_keeps_the_processes_of_the_rounds():
+    results = [result_of("triglot-torch-eager", 1.0), result_of("torch-nn", 1.0)]
+    results[1].rounds, results[1].processes = [[1.0], [1.0], [1.0]], [0, 0, 1]
+    content = document.to_json(Report(MODELS, Surroundings(environment()), [], results, []))
+    read = document.from_json(json.loads(json.dumps(content)))
+    assert [result.processes for result in read.results] == [[0], [0, 0, 1]]
+    content["cases"][1]["round_processes"] = [0, 1]
+    with pytest.raises(ValueError, match=r"round_processes of torch-nn.* does not match"):
+        document.from_json(content)
+
+
 def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch, fakes):
     """A model that is asked for later is added to the report."""
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
@@ -108,20 +120,23 @@ def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("slow", "note"),
+    ("slow", "processes", "expected", "note"),
     [
-        (1.1, None),
-        (1.5, "varied by a factor of 1.50 .*Trust the ratios"),
-        (2.5, "varied by a factor of 2.50 .*too much to rank arms"),
+        (1.1, [0] * 10, 1.1, None),
+        (1.5, [0] * 10, 1.5, "varied by a factor of 1.50 .*Trust the ratios"),
+        (2.5, [0] * 10, 2.5, "varied by a factor of 2.50 .*too much to rank arms"),
+        (1.5, [0] * 5 + [1] * 5, 1.0, None),
     ],
 )
-def test_an_unsteady_machine_is_noted(slow, note):
+def test_an_unsteady_machine_is_noted(slow, processes, expected, note):
+    """A slow process is none: it would be slow on a steady machine too."""
     baseline = result_of("triglot-torch-eager", 1.0)
     baseline.rounds = [[1.0, 1.01]] * 5 + [[slow, slow * 1.01]] * 5
+    baseline.processes = processes
     comparisons = [Comparison(Case("torch-nn", CELL).id, baseline.case.id, Ratio(2.0, 1.9, 2.1))]
     report = Report(MODELS, Surroundings({}), [], [baseline, result_of("torch-nn", 2.0)], comparisons)
     (table,) = report.tables()
-    assert table.unsteadiness == pytest.approx(slow)
+    assert table.unsteadiness == pytest.approx(expected)
     found = re.search(note or "varied", tables.notes(table, report.surroundings))
     assert (found is None) == (note is None)
 
@@ -240,6 +255,21 @@ def test_a_slowdown_is_found_and_noise_is_not(factor, code, verdict, now, workpl
     code, out, err = compare(command, "--quiet")
     assert out == ""
     assert err.count("slower: fake-") == (2 if verdict == "slower" else 0)
+
+
+def test_a_slowdown_among_processes_that_differ_is_found(now):
+    """The intervals cover how much processes differ, so the noise floor must not count it a second time."""
+    generator = np.random.default_rng(0)
+    twin = next(ratio for ratio in now.comparisons if ratio.is_twin)
+    now.comparisons = [replace(twin, ratio=Ratio(1.0, 0.8, 1.25))]
+    earlier = copy.deepcopy(now)
+    for report, level in ((now, 1.2), (earlier, 1.0)):
+        for result in report.results:
+            result.processes = [number // 8 for number in range(40)]
+            of_processes = generator.lognormal(np.log(level), 0.03, 5)
+            result.rounds = [[float(of_processes[process])] for process in result.processes]
+    assert {change.verdict for change in comparison.compare(earlier, now).cases} == {"slower"}
+    assert {change.verdict for change in comparison.compare(now, now).cases} == {"same"}
 
 
 def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, command):

@@ -10,19 +10,18 @@ from triglot.bench.run import rounds
 from triglot.bench.run.cases import Settings
 from triglot.bench.run.pool import Workers
 from triglot.bench.run.rounds import ExtraTime
+from triglot.shared.worker import Worker
 
 
 def test_a_cell_with_few_arms_has_more_extra_time(monkeypatch):
-    """What remains of 240 seconds at the pace so far, and at least 12."""
+    """What remains of 240 seconds at the pace so far."""
     now = [0.0]
     monkeypatch.setattr(rounds, "monotonic", lambda: now[0])
     time = ExtraTime()
     now[0] = 40.0
     assert time.share_of_group(started=2, remaining=0, groups=1) == 200
     assert time.share_of_group(started=4, remaining=6, groups=2) == 70
-    assert time.share_of_group(started=4, remaining=20, groups=3) == 4
-    time.spend(3)
-    assert time.share_of_group(started=4, remaining=20, groups=3) == 3
+    assert time.share_of_group(started=4, remaining=20, groups=3) == 0
 
 
 def test_a_slow_arm_has_fewer_rounds():
@@ -38,6 +37,51 @@ def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, planned):
     assert len(numbers) == wanted
     gaps = [after - before for before, after in itertools.pairwise(numbers)]
     assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_rounds_are_spread_over_processes(swept, monkeypatch, no_more_rounds):
+    """Each process is warmed up. Only the outputs of the first are judged."""
+    judged, warmed, compared = [], [], []
+    send, warm_up, paired_ratio = Worker.send, Workers._warm_up, rounds.paired_ratio
+
+    def sent(self, kind, request):
+        if kind == "build":
+            judged.append(request["outputs"] is not None)
+        send(self, kind, request)
+
+    def compare(numerator, denominator, process_of_round):
+        compared.append([process_of_round(number) for number in range(8)])
+        return paired_ratio(numerator, denominator, process_of_round)
+
+    monkeypatch.setattr(Worker, "send", sent)
+    monkeypatch.setattr(Workers, "_warm_up", lambda self, case: (warmed.append(case), warm_up(self, case))[1])
+    monkeypatch.setattr(rounds, "paired_ratio", compare)
+    _, results = swept(["fake-a", "fake-b"], rounds=8, processes=4)
+    for result in results.values():
+        assert result.processes == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted(judged) == [False] * 9 + [True] * 3, "four processes of the baseline, its twin and fake-b"
+    assert len(warmed) == 12
+    assert compared == 4 * [[0, 0, 1, 1, 2, 2, 3, 3]], "two ratios, after the planned rounds and at the end"
+    assert rounds.process_of_round(11, 8, 4) == 5, "rounds beyond the planned ones have further processes"
+
+
+@pytest.mark.parametrize(("dying", "baseline"), [("fake-a", "fake-b"), ("fake-b", "fake-a")])
+def test_an_arm_that_dies_in_a_later_process_fails(dying, baseline, swept, monkeypatch, no_more_rounds):
+    """Whether it is the baseline or not."""
+    launch = Workers._launch
+
+    def launched(self, case, folder, outputs):
+        dies = outputs is None and case.arm == dying
+        return launch(self, replace(case, arm="fake-crash") if dies else case, folder, outputs)
+
+    monkeypatch.setattr(Workers, "_launch", launched)
+    sweep, results = swept(["fake-a", "fake-b", "fake-c"], again=False, rounds=4, processes=2)
+    failed = results.pop(dying)
+    assert (failed.status, failed.latency_ms) == ("failed", None)
+    assert "died by signal SIGSEGV" in failed.failure
+    assert [result.processes for result in results.values()] == [[0, 0, 1, 1]] * 2
+    (comparison,) = sweep.comparisons
+    assert (comparison.a.split("/")[0], comparison.b.split("/")[0]) == ("fake-c", baseline)
 
 
 def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch, no_more_rounds):
@@ -75,8 +119,8 @@ def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_roun
 
     lengths = []
 
-    def paired_ratio(numerator, denominator):
-        lengths.append(len(numerator))
+    def paired_ratio(numerator, denominator, _):
+        lengths.append(len(numerator.keys() & denominator.keys()))
         return Ratio(1.0, 0.9, 1.1)
 
     monkeypatch.setattr(rounds, "paired_ratio", paired_ratio)
@@ -84,4 +128,4 @@ def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_roun
     sweep, _ = swept(list(calls), again=False, rounds=48, seconds=1.5)
     baselines = {comparison.a.split("/")[0]: comparison.b.split("/")[0] for comparison in sweep.comparisons}
     assert baselines == dict.fromkeys(shared_rounds, "fake-d")
-    assert lengths == list(shared_rounds.values())
+    assert lengths == 2 * list(shared_rounds.values()), "after the planned rounds, and at the end"

@@ -1,4 +1,4 @@
-"""A sweep: a failed arm becomes a row, and groups share the memory and the extra time."""
+"""A sweep: a failed arm becomes a row, and groups share the memory."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import pytest
 from triglot.bench.report import document, tables
 from triglot.bench.report.report import ModelRecord, Report, Surroundings
 from triglot.bench.report.statistics import Ratio
-from triglot.bench.run import pool, rounds
+from triglot.bench.run import pool
 from triglot.bench.run import sweep as sweep_module
-from triglot.bench.run.rounds import ExtraTime, Outcome
+from triglot.bench.run.rounds import ExtraTime
 from triglot.shared.model.recipes import recipe
 from triglot.shared.worker import Worker
 
@@ -80,21 +80,6 @@ def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
         sweep, results = swept(["fake-a", "fake-b"])
         assert [len(result.rounds) for result in results.values()] == [factor * 3] * 2
         assert len(sweep.comparisons) == 2
-
-
-def test_groups_share_the_extra_time(swept, monkeypatch):
-    """Each group may spend its share, and what earlier groups left over."""
-    monkeypatch.setattr(rounds, "CELL", 0.0)
-    for spent, expected in ((0.0, [4, 6, 12]), (1.0, [4, 5.5, 10]), (4.0, [4, 4, 4])):
-        shares = []
-
-        def take_turns(baseline, others, workers, generator, extra_seconds, shares=shares, spent=spent):
-            shares.append(extra_seconds())
-            return Outcome(baseline, [], spent)
-
-        monkeypatch.setattr(sweep_module, "take_turns", take_turns)
-        swept(["fake-a", "fake-b", "fake-c", "fake-d"], together=1, again=False)
-        assert shares == expected
 
 
 def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept, no_more_rounds):

@@ -23,24 +23,47 @@ from triglot.shared.worker import Worker
 HELD = "held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that the allocator keeps\n    del held"
 
 
-@pytest.mark.parametrize(("long_call", "seconds"), [(1.0, [0.01, 0.1]), (0.0, [0.1])])
-def test_the_first_calls_of_a_turn_do_not_count(long_call, seconds, swept, monkeypatch, no_more_rounds):
+@pytest.mark.parametrize(("long_call", "uncounted"), [(1.0, 0.01), (0.0, 0.0)])
+def test_the_first_calls_of_a_turn_do_not_count(long_call, uncounted, swept, monkeypatch, no_more_rounds):
     """It would measure what the turns of others left behind. Long calls are not repeated for that."""
     requests = []
     send = Worker.send
     monkeypatch.setattr(
         Worker,
         "send",
-        lambda self, kind, request: (requests.append((kind, request.get("seconds"))), send(self, kind, request)),
+        lambda self, kind, request: (requests.append((kind, request)), send(self, kind, request)),
     )
     monkeypatch.setattr(pool, "LONG_CALL", long_call)
     monkeypatch.setattr(pool, "UNCOUNTED", 0.01)
     _, results = swept(["fake-a"], seconds=0.2, rounds=2, again=False)
     result = results["fake-a"]
-    turn = [*(("sample", duration) for duration in seconds), ("settle", None)]
-    assert requests[-2 * len(turn) :] == turn * 2
+    turn = [("sample", {"seconds": 0.1, "least": 1, "uncounted": uncounted}), ("settle", {})]
+    assert requests[-4:] == turn * 2
     assert sum(map(sum, result.rounds)) > 0.9 * 200, "the counted calls take the requested time, less the loop itself"
     assert len(result.rounds) == 2
+
+
+def test_calls_that_do_not_count_are_not_in_the_answer(tmp_path):
+    program = """
+from triglot.bench.run import worker
+
+def sample(prepared, clock, seconds, least):
+    requests.append([seconds, least])
+    return {"requests": requests[-1:] if len(requests) == 2 else None, "all": requests}
+
+requests = []
+worker.build = lambda request: (object(), {})
+worker.sample = sample
+worker.main()
+"""
+    process = Worker([sys.executable, "-P", "-c", program], tmp_path / "log", 1, 60, {})
+    process.send("build", {"arm": {"framework": "torch"}, "cell": {"device": "cpu"}})
+    process.receive()
+    process.send("sample", {"seconds": 0.5, "least": 2, "uncounted": 0.1})
+    answer = process.receive()
+    process.close()
+    assert answer["all"] == [[0.1, 1], [0.5, 2]]
+    assert answer["requests"] == [[0.5, 2]], "the answer is that of the calls that count"
 
 
 def test_samples_take_about_the_requested_time(monkeypatch):
@@ -145,7 +168,7 @@ worker.main()
     process = Worker([sys.executable, "-P", "-c", program], tmp_path / "log", 1, 60, ALLOCATORS["keep"])
     process.send("build", {"arm": {"framework": "torch"}, "cell": {"device": "cpu"}})
     process.receive()
-    process.send("sample", {"seconds": 0, "least": 1})
+    process.send("sample", {"seconds": 0, "least": 1, "uncounted": 0})
     assert process.receive()["freed"] > 200 * 2**20
     process.close()
 
@@ -181,7 +204,7 @@ def test_generated_tokens_are_counted(make_checkpoint):
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     batch: Any = batches.batches_of_cell(cell, checkpoint.config, None, 0)[0]
     assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a real token may have the id of padding"
-    settings = Settings(seconds=0.05, rounds=3, warm_up=0.2)
+    settings = Settings(seconds=0.05, rounds=3, processes=1, warm_up=0.2)
     sweep = Sweep([BenchedModel("m", checkpoint)], [cell], ["triglot-torch-eager"], settings)
     sweep.time_cells()
     result = sweep.results[0]

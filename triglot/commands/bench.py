@@ -45,7 +45,7 @@ Allocator = StrEnum("Allocator", tuple(ALLOCATORS))
 FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("default")  # the defaults
 
 SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
-QUICK = Settings(seconds=0.4, rounds=8, warm_up=0.5, again=False, quick=True)
+QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, again=False, quick=True)
 
 
 def bench(
