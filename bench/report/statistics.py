@@ -46,7 +46,7 @@ class Percentiles:
 class Ratio:
     """How many times as long one case takes as another, and the 95 % interval.
 
-    ``median`` is the median of the rounds or, with several processes, the geometric mean of the medians of each.
+    ``median`` is the median of the rounds or, with several processes, the geometric mean of their medians.
     """
 
     median: float

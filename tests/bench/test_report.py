@@ -129,7 +129,7 @@ def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch,
     ],
 )
 def test_an_unsteady_machine_is_noted(slow, processes, expected, note):
-    """A slow process is none: it would be slow on a steady machine too."""
+    """The speed of a whole process says nothing about the machine: two processes differ on a steady machine too."""
     baseline = result_of("triglot-torch-eager", 1.0)
     baseline.rounds = [[1.0, 1.01]] * 5 + [[slow, slow * 1.01]] * 5
     baseline.processes = processes
