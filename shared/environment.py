@@ -21,6 +21,9 @@ CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
 # makes short calls of PyTorch almost twice as slow, and those of JAX not at all, so a benchmark must not set it.
 SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 
+# For processes that share a GPU: JAX would reserve three quarters of its memory, and leave too little to the others.
+SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
 
 # Environment variables that change a framework's results or speed.

@@ -23,7 +23,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, cast
 
-from .environment import SLEEPING_THREADS, thread_settings
+from .environment import SHARED_GPU, SLEEPING_THREADS, thread_settings
 from .errors import FrameworkError, TriglotError
 
 IMPLEMENTATIONS = Path(__file__).parents[1] / "impls"
@@ -102,7 +102,7 @@ class Worker:
     ) -> None:
         self._time_limit = time_limit
         self._log = log
-        environment = {**os.environ, **thread_settings(threads), **variables}
+        environment = {**os.environ, **SHARED_GPU, **thread_settings(threads), **variables}
         environment["TMPDIR"] = str(log.parent)  # what a framework leaves there is removed with the folder
         with log.open("wb") as errors:
             try:

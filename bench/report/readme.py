@@ -39,13 +39,13 @@ def short_table(report: Report) -> str:
     texts = [
         [arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in rows[0] if arm in fastest
     ]
-    cell = shown[0].cell
+    cell, baseline = shown[0].cell, shown[0].baseline
     sizes = [_size(each.cell) for each in shown]
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
-        f"Milliseconds of arms (ways to compute the model): the {ROWS} fastest of {len(rows[0])} in each size, in the",
-        "order of their ratios to the baseline in the first. The roofline is the fastest matrix product measured here.",
+        f"Milliseconds per call: the {ROWS} fastest of {len(rows[0])} arms (ways to compute the model) in each size,",
+        f"sorted by their ratio to {baseline} in the first. The roofline is the fastest matrix product measured here.",
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]

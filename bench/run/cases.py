@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triglot.shared.environment import SHARED_GPU
+
 WORKLOADS = ("forward", "forward+backward", "training", "generation")
 ORDERS = ("padded", "arrival", "sorted")
 
@@ -115,5 +117,4 @@ class Settings:
         Arms run as in a user's own script, so nothing else is set but the thread count, and the caches that make cold
         starts cold.
         """
-        # On a GPU, JAX would reserve three quarters of the memory for each worker that is alive.
-        return {**ALLOCATORS[self.allocator], "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        return {**ALLOCATORS[self.allocator], **SHARED_GPU}

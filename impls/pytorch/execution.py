@@ -63,4 +63,10 @@ def in_mode(mode: str, program: Callable[..., Any], transformer: Transformer) ->
         raise FrameworkError(f"PyTorch: mode {mode!r} needs a C++ compiler; install g++, or choose mode 'eager'")
     # Without these options, a part that cannot be compiled, or one shape too many, would silently run eagerly.
     strict: dict[str, Any] = {"fullgraph": True, "isolate_recompiles": True, "recompile_limit": SHAPES}
-    return torch.compile(partial(program, transformer), options={"freezing": mode == "compiled"}, **strict)
+    try:
+        return torch.compile(partial(program, transformer), options={"freezing": mode == "compiled"}, **strict)
+    except TypeError as error:
+        raise FrameworkError(
+            f"PyTorch: torch.compile of version {torch.__version__} lacks an option that mode {mode!r} needs; install "
+            "torch==2.13.0, or choose mode 'eager'"
+        ) from error

@@ -249,6 +249,17 @@ def test_pytorch_without_onednn_uses_its_compiler(make_checkpoint, monkeypatch):
         triglot.build("torch", make_checkpoint(CONFIG), mode="compiled")
 
 
+def test_an_older_pytorch_is_refused_where_it_lacks_an_option(make_checkpoint, monkeypatch):
+    """Version 2.11, which comes with some GPU machines, has no ``isolate_recompiles``."""
+
+    def compile_of_2_11(model, *, fullgraph=False, dynamic=None, backend="inductor", mode=None, options=None):
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_of_2_11)
+    with pytest.raises(triglot.FrameworkError, match=r"lacks an option that mode 'jit' needs; install torch==2\.13\.0"):
+        triglot.build("torch", make_checkpoint(CONFIG), mode="jit")
+
+
 @pytest.mark.parametrize("first", ["triglot.impls.paddlepaddle", "triglot, paddle, triglot.impls.paddlepaddle"])
 @pytest.mark.parametrize("chosen", [None, "1"])
 def test_paddle_leaves_the_threads_of_others_alone(chosen, first):

@@ -19,6 +19,7 @@ import pytest
 import triglot
 from triglot import impls
 from triglot.parity import pool as pools
+from triglot.shared.worker import Worker
 
 # What happens inside the worker of one framework when it builds its model.
 MISHAPS = {
@@ -66,6 +67,16 @@ def mishap(monkeypatch):
         monkeypatch.setattr(pools.Worker, "__init__", replaced)
 
     return plant
+
+
+def test_jax_leaves_memory_of_a_gpu_to_the_other_workers(tmp_path, monkeypatch):
+    """By default it would reserve three quarters of it, and a framework beside it ran out of memory."""
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+    code = "import json, os; input(); print(json.dumps({'set': os.environ['XLA_PYTHON_CLIENT_PREALLOCATE']}))"
+    worker = Worker((sys.executable, "-c", code), tmp_path / "log", 1, 60)
+    worker.send("any", {})
+    assert worker.receive() == {"set": "false"}
+    worker.close()
 
 
 @pytest.mark.parametrize("kind", MISHAPS)
