@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from triglot.bench.run.cases import Settings
-from triglot.shared.environment import thread_settings
+from triglot.shared.environment import SHARED_GPU, thread_settings
 from triglot.shared.errors import BenchError
 
 from . import gpu, load
@@ -87,7 +87,7 @@ class Roofline:
 
 def measure(frameworks: Sequence[str], dtype: str, device: str, threads: int, settings: Settings) -> Roofline:
     """Measure every framework under the conditions of an arm: the same processors, allocator and time limit."""
-    variables = {**os.environ, **thread_settings(threads), **settings.worker_variables()}
+    variables = {**os.environ, **SHARED_GPU, **thread_settings(threads), **settings.worker_variables()}
     processors = json.dumps(load.processors(threads))
     speeds: dict[str, FrameworkSpeed] = {}
     for framework in frameworks:

@@ -20,8 +20,8 @@ LEAST_CHANGE = 0.05
 class Change:
     """How many times as long a case takes now.
 
-    "same": no difference beyond chance and ``LEAST_CHANGE`` was found. "gone": the case was timed before but could not
-    be timed now, and has no ratio; ``reason`` says why.
+    "same": no difference beyond chance and ``LEAST_CHANGE`` was found. "gone": the case was timed before and could not
+    be timed now. Then ``ratio`` is None, and ``reason`` says why.
     """
 
     id: str

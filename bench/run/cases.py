@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triglot.shared.environment import SHARED_GPU
-
 WORKLOADS = ("forward", "forward+backward", "training", "generation")
 ORDERS = ("padded", "arrival", "sorted")
 
@@ -117,4 +115,4 @@ class Settings:
         Arms run as in a user's own script, so nothing else is set but the thread count, and the caches that make cold
         starts cold.
         """
-        return {**ALLOCATORS[self.allocator], **SHARED_GPU}
+        return ALLOCATORS[self.allocator]
