@@ -34,6 +34,10 @@ FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "
 LARGE = 2048  # tokens; a batch of at least so many gets spare tokens, see ``with_spares``
 SIZES = 32  # between one power of two and the next; the spare tokens add 1 % on average
 
+# Bytes of attention scores. In this range, matrix products beat PyTorch's fused kernel; its end is what caches hold.
+FEWEST_SCORES = 1 << 16
+MOST_SCORES = 1 << 20
+
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -44,6 +48,8 @@ class Packed:
         self.config = transformer.config
         self.packed = with_layers(transformer, map(self.packed_layer, transformer.encoder.layers))
         self.heads = transformer.heads
+        if "pooler" in self.config.heads_on_top:
+            self.heads = swapped(self.heads, pooler=PackedLinear(self.heads.pooler.weight, self.heads.pooler.bias))
         if "masked_lm" in self.config.heads_on_top:
             table = transformer.embeddings.token.weight if self.config.tied_embeddings else None
             self.heads = swapped(self.heads, masked_lm=PackedMaskedLM(self.heads.masked_lm, table, self.config))
@@ -61,6 +67,8 @@ class Packed:
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
         valid = inputs["valid"]
+        if valid.numel() < LARGE and valid.all():
+            return encode_full(self.packed, inputs)
         tokens, x = encode_packed(self.packed, inputs)
         return unpacked(x, tokens, valid.shape)
 
@@ -68,6 +76,19 @@ class Packed:
         """Return the output of the encoder, and the outputs of the heads by name."""
         x = self.encode(inputs)
         return x, self.heads(x, inputs["valid"], None)
+
+
+def encode_full(transformer: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the output of the encoder, (B, S, D), for a small batch without padding, for which packing takes too long.
+
+    The arguments are those of ``encode_packed``.
+    """
+    x, valid = inputs["source"], inputs["valid"]
+    if transformer.config.source_vocabulary:
+        x = transformer.embeddings(x, valid, inputs.get("segment_ids"), inputs.get("task_ids"))
+    rows, length = valid.shape
+    group = PlacedGroup(Group(0, rows * length, rows, length, None, None), x.dtype)
+    return transformer.encoder(x.flatten(0, 1), [group]).unflatten(0, (rows, length))
 
 
 def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -80,7 +101,7 @@ def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     number = len(packing.tokens)
     tokens, positions = (torch.from_numpy(with_spares(array)) for array in (packing.tokens, packing.positions))
     names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
-    packed = {name: inputs[name].flatten(0, 1)[tokens] for name in names}
+    packed = {name: inputs[name].flatten(0, 1).index_select(0, tokens) for name in names}
     x = packed["source"]
     if config.source_vocabulary:  # each token is a row of its own, which begins at its position
         ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
@@ -107,7 +128,7 @@ class PlacedGroup:
 
     def pad(self, x: Tensor) -> Tensor:
         """Return the rows, (G, L, ...). x: the real tokens of the group, (n, ...)."""
-        return (x if self.places is None else x.index_select(0, self.places)).unflatten(0, self.shape)
+        return (x if self.places is None else x.index_select(0, self.places)).view(*self.shape, *x.shape[1:])
 
     def unpad(self, x: Tensor) -> Tensor:
         """Return the real tokens, (n, ...). x: (G, L, ...)."""
@@ -146,7 +167,7 @@ class PackedFeedForward(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """Self-attention in groups of rows, by a fused kernel that never stores the weights."""
+    """Self-attention in groups of rows."""
 
     def __init__(self, config: ModelConfig, projections: nn.Module, output: nn.Module) -> None:
         """projections: returns query, key and value side by side."""
@@ -168,13 +189,42 @@ class PackedAttention(nn.Module):
         # Split once: if each group had its own slice, each slice's gradient would be as large as the whole tensor.
         for group, own in zip(groups, projected.split([*tokens, spares])[: len(groups)], strict=True):
             features = group.pad(own).split([config.heads * size for size in sizes], dim=-1)
-            queries, keys, values = (each.unflatten(-1, (config.heads, -1)).transpose(1, 2) for each in features)
-            attended = functional.scaled_dot_product_attention(queries, keys, values, group.mask)
+            shape = *group.shape, config.heads, -1
+            queries, keys, values = (each.view(shape).transpose(1, 2) for each in features)
+            attended = attend(queries, keys, values, group.mask)
             contexts.append(group.unpad(attended.transpose(1, 2)).flatten(1))
         if spares:
             contexts.append(projected.new_zeros(spares, config.heads * config.value_size))
         output = self.output(torch.cat(contexts) if len(contexts) > 1 else contexts[0])
         return functional.relu(output) if config.attention_output_activation == "relu" else output, None
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the context of each token, (G, H, L, value size).
+
+    queries, keys: (G, H, L, K). values: (G, H, L, value size). mask: (G, 1, 1, L), added to the scores.
+    """
+    rows, heads, length = queries.shape[:3]
+    row_scores = heads * length**2 * queries.itemsize
+    if row_scores * rows < FEWEST_SCORES or row_scores > MOST_SCORES:
+        return functional.scaled_dot_product_attention(queries, keys, values, mask)
+    masks = None if mask is None else mask.expand(-1, heads, -1, -1)
+    size = MOST_SCORES // row_scores
+    blocks = [each.split(size) for each in (queries, keys, values, masks) if each is not None]
+    contexts = [attend_by_products(*block) for block in zip(*blocks, strict=True)]
+    return torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+
+
+def attend_by_products(queries: Tensor, keys: Tensor, values: Tensor, masks: Tensor | None = None) -> Tensor:
+    """Return the same as ``attend``. masks: (G, H, 1, L)."""
+    shape = queries.shape[:2]
+    queries, keys, values = (each.flatten(0, 1) for each in (queries, keys, values))
+    scale = queries.shape[-1] ** -0.5
+    if masks is None:
+        scores = torch.bmm(queries * scale, keys.mT)
+    else:  # one operation scales the products and adds the mask
+        scores = torch.baddbmm(masks.flatten(0, 1), queries, keys.mT, alpha=scale)
+    return torch.bmm(scores.softmax(-1), values).unflatten(0, shape)
 
 
 class PackedMaskedLM(nn.Module):
@@ -214,7 +264,7 @@ def with_spares(array: np.ndarray) -> np.ndarray:
     """
     number = len(array)
     size = bucket(number, SIZES) if number >= LARGE else number
-    return np.pad(array, (0, size - number), mode="edge")
+    return array if size == number else np.pad(array, (0, size - number), mode="edge")
 
 
 def with_layers(transformer: Transformer, layers: Iterable[nn.Module]) -> Transformer:
@@ -239,5 +289,4 @@ def without_dropout(process: PrePostProcess) -> PrePostProcess:
 def unpacked(x: Tensor, tokens: Tensor, shape: Sequence[int]) -> Tensor:
     """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
     padded = x.new_zeros(shape[0] * shape[1], *x.shape[1:])
-    padded[tokens] = x
-    return padded.unflatten(0, tuple(shape))
+    return padded.index_copy_(0, tokens, x).unflatten(0, tuple(shape))

@@ -148,13 +148,18 @@ def test_a_row_never_sees_its_neighbours(row, model):
     assert all(np.array_equal(first[name][row], second[name][row]) for name in first)
 
 
-def test_a_large_batch_is_right(model):
-    """PyTorch adds spare tokens to it, so that few sizes of memory recur."""
+def test_pytorch_adds_spare_tokens_to_large_batches():
+    """So that few sizes of memory recur."""
     sizes = {len(with_spares(np.zeros(number))) for number in range(2049, 4097)}
     assert len(sizes) == 32
-    batch = inputs.random_batch(CONFIG, [37] * 56 + [29], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("lengths", [[37] * 56 + [29], [13] * 8], ids=["large", "without padding"])
+def test_a_batch_that_takes_another_path_is_right(lengths, model):
+    """A large batch gets spare tokens in PyTorch. A small one without padding is not packed there, and in JAX."""
+    batch = inputs.random_batch(CONFIG, lengths, np.random.default_rng(0))
     assert isinstance(batch, inputs.EncoderBatch)
-    assert batch.valid.sum() == 2101
+    assert batch.valid.sum() == sum(lengths)
     arrays = batch.source, batch.valid, batch.segment_ids
     results = {"output": model.encode(*arrays), **model.heads(*arrays)}
     assert ForwardTruth(triglot.initialize(CONFIG), batch, "float32").judge(results).verdict == "pass"
