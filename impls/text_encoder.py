@@ -3,16 +3,17 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from triglot import impls
+from triglot import impls, shared
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.environment import threads
+from triglot.shared.environment import hash_of_code, threads
 from triglot.shared.errors import InputError
 from triglot.shared.inputs.encoder import padded_batches
 from triglot.shared.inputs.tokenizer import TextTokenizer
@@ -55,7 +56,7 @@ class TextEncoder:
         self._batch_tokens = batch_tokens
 
     def settings(self, prompt: str | None = None) -> dict[str, Any]:
-        """Return what decides the vectors, in JSON types: the model, its tokenizer, and how it runs.
+        """Return what decides the vectors, in JSON types: the model, its tokenizer, how it runs, and the code.
 
         ``threads`` is the number that frameworks were told to use: see ``limit_threads``.
         """
@@ -68,6 +69,8 @@ class TextEncoder:
             "batch_tokens": self._batch_tokens,
             **self._running,
             "version": impls.version(self._running["framework"]),
+            "version of tokenizers": metadata.version("tokenizers"),
+            "code of Triglot": hash_of_code((impls, shared)),
             "threads": threads(),
         }
 

@@ -1,11 +1,13 @@
 """The environment of a result, which every report records, and the number of threads that frameworks use."""
 
+import hashlib
 import os
 import platform
 import re
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 THREAD_VARIABLES = (
@@ -51,6 +53,16 @@ def environment() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "variables": variables(),
     }
+
+
+def hash_of_code(packages: Iterable[ModuleType]) -> str:
+    """Return a hash of the source of some packages: results that depend on it are reused only if it is the same."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for folder in package.__path__:
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def variables() -> dict[str, str]:

@@ -134,11 +134,13 @@ class VectorFile:
         if os.path.lexists(self.path):
             raise OutputError(f"{self.path} already exists; remove it, or choose another file")
 
-    def _check_not_renamed(self, file: FileIO) -> None:
-        """Refuse an open file that another process completed before this one locked it."""
+    def _check_unchanged(self, file: FileIO) -> None:
+        """Refuse an open file that another process completed or extended before this one locked it."""
         if not self._part.exists() or not os.path.samestat(os.fstat(file.fileno()), self._part.stat()):
             raise OutputError(f"cannot write {self._part}: another process has just completed it; start again")
         self._check_new()
+        if self._record.exists() and self._read_record()["rows"] != self.rows:
+            raise OutputError(f"cannot write {self._part}: another process has just extended it; start again")
 
     def _write(self, content: bytes) -> None:
         left = memoryview(content)
@@ -157,7 +159,7 @@ class VectorFile:
             with ExitStack() as stack:
                 stack.callback(file.close)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._check_not_renamed(file)
+                self._check_unchanged(file)
                 file.write(header)
                 file.truncate(end)
                 file.seek(end)

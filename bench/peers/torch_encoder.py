@@ -52,7 +52,8 @@ class TorchArm:
         self.use(batches)
         self.parameters = dict(module.named_parameters())
         if self.workload == "training":  # an optimizer imports PyTorch's compiler, which takes 1.5 s
-            self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON)
+            # Fused, as in Triglot's own training, so that the encoders are compared and not two kinds of Adam.
+            self.optimizer = torch.optim.Adam(module.parameters(), lr=PLAN.rate, betas=BETAS, eps=EPSILON, fused=True)
 
     def use(self, batches: Sequence[EncoderBatch]) -> None:
         """Compute these batches from now on."""

@@ -4,11 +4,10 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from triglot import bench, impls, parity, shared
 from triglot.bench.report.report import Comparison, ModelRecord, Report, Surroundings
-from triglot.shared.environment import environment
+from triglot.shared.environment import environment, hash_of_code
 from triglot.shared.errors import BenchError
 
 from .cases import Case, Cell, Settings
@@ -39,7 +38,7 @@ class EarlierResults:
         self._comparisons = report.comparisons
         self._requested = requested
         self._models = models
-        self._facts = [hash_of_code(), environment(), settings.affecting_results()]
+        self._facts = [hash_of_code((impls, shared, parity, bench)), environment(), settings.affecting_results()]
 
     def digest(self, case: Case) -> str:
         """Return a hash of all that a result depends on: case, weights, code, environment and settings."""
@@ -108,13 +107,3 @@ def _check_resumable(earlier: Report, models: Collection[str], settings: Setting
         raise BenchError(
             f"cannot resume: the file has {missing[0]}, which is not asked for; add it, or write elsewhere"
         )
-
-
-def hash_of_code() -> str:
-    """Return a hash of the source that results depend on: implementations, shared code, parity and benchmark."""
-    digest = hashlib.sha256()
-    for package in (impls, shared, parity, bench):
-        for folder in package.__path__:
-            for path in sorted(Path(folder).rglob("*.py")):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()

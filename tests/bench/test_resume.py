@@ -180,7 +180,7 @@ def test_results_that_are_not_asked_for_stay(workplace, command, monkeypatch):
     assert [case for case in second["cases"] if case["arm"] == "fake-a"] == first["cases"]
     assert second["noise_floor"] == first["noise_floor"] > 0
     assert baselines()["fake-b"] == "fake-a"
-    monkeypatch.setattr(resume, "hash_of_code", lambda: "other")
+    monkeypatch.setattr(resume, "hash_of_code", lambda _: "other")
     code, _, err = command(*BENCH, *options_for("fake-a"), "--resume")
     assert code == 2
     assert "not asked for and was measured with different code" in err

@@ -91,7 +91,7 @@ def test_threads_of_the_tokenizer(tokenizer):
     assert subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout == "3\n"
 
 
-def test_a_run_resumes_only_with_the_same_number_of_threads(sentence_folder, texts, command, monkeypatch):
+def test_a_run_resumes_only_with_the_same_threads_and_versions(sentence_folder, texts, command, monkeypatch):
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "1")  # the command changes them
     monkeypatch.setattr(vector_file.VectorFile, "complete", interrupted)
@@ -99,10 +99,14 @@ def test_a_run_resumes_only_with_the_same_number_of_threads(sentence_folder, tex
     with unchanged(texts.parent):
         result = command("encode", sentence_folder, texts, "out.npy", "--threads", "2", "--resume")
         assert_refused(result, "threads is 2, but the interrupted run has 1")
-    monkeypatch.setattr(impls, "version", lambda _: "0.0")
-    with unchanged(texts.parent):
-        result = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
-        assert_refused(result, "version is '0.0', but the interrupted run has")
+    for module, function, name in (
+        (text_encoder, "hash_of_code", "code of Triglot"),
+        (impls, "version", "version"),
+    ):
+        with unchanged(texts.parent), monkeypatch.context() as patch:
+            patch.setattr(module, function, lambda _: "0.0")
+            result = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
+            assert_refused(result, f"{name} is '0.0', but the interrupted run has")
 
 
 def interrupted(_):

@@ -156,6 +156,25 @@ def test_a_run_that_another_process_completes(path, monkeypatch):
     assert path.read_bytes() == content
 
 
+def test_a_run_that_another_process_extends(path, monkeypatch):
+    """Another process appends and stops, after this one read the record and before it locks the file."""
+    interrupted(path)
+    flock = fcntl.flock
+
+    def extend_and_lock(*arguments):
+        monkeypatch.undo()
+        with opened(path) as other:
+            other.skip(iter(TEXTS[:4]))
+            other.append(TEXTS[4:], VECTORS[4:])
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", extend_and_lock)
+    with refusal(OutputError, "out.npy.part: another process has just extended it; start again"):
+        opened(path)
+    finish(path)
+    assert_complete(path)
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_file_that_is_created_during_the_run(path, has_links, monkeypatch):
     def no_links(*_, **__):

@@ -6,48 +6,58 @@ import torch
 
 from triglot.impls.pytorch import packed
 
-HEADS, KEY_SIZE = 2, 8
+HEADS, KEY_SIZE, VALUE_SIZE = 2, 8, 6
+EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7}
+
+# Rows, length, and the number of blocks of two threads in float32 that products compute; 0: the fused kernel.
+SIZES = [(3, 20, 0), (2, 400, 0), (4, 60, 1), (40, 100, 2), (3, 350, 2)]
 
 
-def attention_inputs(rows, length, lengths):
-    """Queries, keys and values from -1 to 1, and a mask that hides what lies behind ``lengths``; None hides nothing."""
+def projected(rows, length, dtype):
+    """Queries, keys and values from -1 to 1, as parts of one tensor."""
     generator = np.random.default_rng(0)
-    vectors = [torch.from_numpy(generator.uniform(-1, 1, (rows, HEADS, length, KEY_SIZE))).float() for _ in range(3)]
-    mask = None
-    if lengths is not None:
-        hidden = np.arange(length) >= np.array(lengths)[:, None]
-        mask = torch.where(torch.from_numpy(hidden), -np.inf, 0.0).float()[:, None, None, :]
-    return vectors, mask
+    features = generator.uniform(-1, 1, (rows, length, HEADS * (2 * KEY_SIZE + VALUE_SIZE)))
+    parts = torch.from_numpy(features).to(dtype).split([HEADS * size for size in (KEY_SIZE, KEY_SIZE, VALUE_SIZE)], -1)
+    return [part.view(rows, length, HEADS, -1).transpose(1, 2) for part in parts]
 
 
-# Rows, length, and the number of blocks that products compute; 0: the fused kernel.
-SIZES = [(3, 20, 0), (1, 400, 0), (4, 60, 1), (20, 100, 2), (2, 350, 2)]
+def hidden_behind(lengths, longest, dtype):
+    """The mask that hides what lies behind ``lengths``."""
+    hidden = torch.arange(longest) >= torch.as_tensor(lengths)[:, None]
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)[:, None, None, :]
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
 @pytest.mark.parametrize(("rows", "length", "blocks"), SIZES)
 @pytest.mark.parametrize("is_ragged", [False, True])
-def test_every_path_computes_the_same_attention(rows, length, blocks, is_ragged, monkeypatch):
+@pytest.mark.parametrize("dtype", EPS)
+def test_every_path_computes_the_same_attention(rows, length, blocks, is_ragged, dtype, monkeypatch):
     called = []
     products = packed.attend_by_products
     monkeypatch.setattr(packed, "attend_by_products", lambda *block: called.append(block) or products(*block))
-    lengths = np.linspace(length, 1, rows, dtype=int) if is_ragged else None
-    vectors, mask = attention_inputs(rows, length, lengths)
+    vectors = projected(rows, length, dtype)
+    mask = hidden_behind(np.linspace(length, 1, rows, dtype=int), length, dtype) if is_ragged else None
 
-    context = packed.attend(*vectors, mask=mask).numpy()
+    context = packed.attend(*vectors, mask=mask).double().numpy()
 
-    assert len(called) == blocks
-    queries, keys, values = (vector.numpy().astype(float) for vector in vectors)
+    assert dtype != torch.float32 or len(called) == blocks
+    queries, keys, values = (vector.double().numpy() for vector in vectors)
     scores = queries @ keys.swapaxes(-1, -2) / np.sqrt(KEY_SIZE)
-    weights = np.exp(scores if mask is None else scores + mask.numpy())
+    weights = np.exp(scores if mask is None else scores + mask.double().numpy())
     expected = weights @ values / weights.sum(-1, keepdims=True)
-    # A score is at most sqrt(KEY_SIZE) and has KEY_SIZE + 2 roundings; a weight twice the error of a score, and those
-    # of the softmax; a mean of values of at most 1 as much as its weights, and those of the sum.
-    roundings = 2 * np.sqrt(KEY_SIZE) * (KEY_SIZE + 2) + 2 * length
-    np.testing.assert_allclose(context, expected, rtol=0, atol=roundings * np.finfo(np.float32).eps)
+    # A score is at most sqrt(KEY_SIZE). Sums are computed in float32 and rounded once to the dtype. So a weight is off
+    # by the rounding of its score and its own, and the mean of values of at most 1 by those and its own rounding.
+    sums = (2 * np.sqrt(KEY_SIZE) * (KEY_SIZE + 2) + 2 * length) * EPS[torch.float32]
+    roundings = (2 * np.sqrt(KEY_SIZE) + 2) * EPS[dtype]
+    np.testing.assert_allclose(context, expected, rtol=0, atol=sums + roundings)
 
 
 def test_rows_of_a_block_do_not_see_each_other():
-    vectors, mask = attention_inputs(4, 60, [60, 50, 50, 40])
+    vectors, mask = projected(4, 60, torch.float32), hidden_behind([60, 50, 50, 40], 60, torch.float32)
     clean = packed.attend(*vectors, mask=mask)
     for vector in vectors:
         vector[1] = np.nan
