@@ -17,9 +17,9 @@ from triglot.shared.model.config import ModelConfig
 # The number formats that the packed encoders support. In others they would not be faster.
 DTYPES = ("float32", "bfloat16")
 
-# A group has at least this many rows, if so many are left, and every row that is as long as its longest. With fewer,
-# attention is called too often; with more, short rows are padded too far.
-LEAST_ROWS = 4
+# A group has up to this many rows, none shorter than half of its longest, and every row that is as long as its longest.
+# With fewer rows, attention is called too often; with more, or with shorter ones, too much padding is computed.
+MOST_ROWS = 16
 
 
 def can_pack(config: ModelConfig, device: str, dtype: str) -> bool:
@@ -85,9 +85,11 @@ def _groups(lengths: Array) -> Iterator[Group]:
     starts = np.concatenate([[0], np.cumsum(lengths)])
     first = 0
     while first < len(lengths):
-        equal = int(np.count_nonzero(lengths == lengths[first]))
-        stop = min(max(first + LEAST_ROWS, first + equal), len(lengths))
-        longest, own = int(lengths[first]), lengths[first:stop]
+        longest = int(lengths[first])
+        equal = int(np.count_nonzero(lengths == longest))
+        similar = int(np.count_nonzero(2 * lengths[first : first + MOST_ROWS] >= longest))
+        stop = first + max(equal, similar)
+        own = lengths[first:stop]
         span = int(starts[first]), int(starts[stop])
         if own[-1] == longest:
             yield Group(*span, len(own), longest, None, None)

@@ -23,7 +23,7 @@ from triglot.parity.output_names import name_gradients
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
 from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows
-from triglot.shared.inputs.packing import LEAST_ROWS, pack
+from triglot.shared.inputs.packing import MOST_ROWS, pack
 from triglot.shared.model.config import DECODER_HEADS, Head
 from triglot.shared.model.recipes import recipe
 from triglot.shared.training.dropout_masks import draw_dropout_masks
@@ -63,11 +63,19 @@ def test_every_real_token_is_packed_once_into_a_group(rows):
         assert end == len(packing.tokens)
 
 
-def test_equal_rows_are_one_group_and_others_at_least_a_few():
-    full = pack(np.ones((9, 5), np.bool_), skip_padding=False)
-    assert [(group.rows, group.valid) for group in full.groups] == [(9, None)]
-    ragged = pack(np.arange(12) < np.arange(12, 1, -1)[:, None], skip_padding=False)
-    assert [group.rows for group in ragged.groups] == [LEAST_ROWS, LEAST_ROWS, 3]
+@pytest.mark.parametrize(
+    ("lengths", "rows"),
+    [
+        ([5] * (MOST_ROWS + 3), [MOST_ROWS + 3]),
+        (range(2 * MOST_ROWS + 9, MOST_ROWS, -1), [MOST_ROWS, 9]),
+        ([12, 6, 5, 2], [2, 1, 1]),
+    ],
+    ids=["equal", "similar", "different"],
+)
+def test_rows_of_similar_length_are_one_group(lengths, rows):
+    longest = max(lengths)
+    packing = pack(np.arange(longest) < np.array(lengths)[:, None], skip_padding=False)
+    assert [group.rows for group in packing.groups] == rows
 
 
 @given(st.integers(1, 100_000))
