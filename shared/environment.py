@@ -56,7 +56,7 @@ def environment() -> dict[str, Any]:
 
 
 def hash_of_code(packages: Iterable[ModuleType]) -> str:
-    """Return a hash of the source of some packages: results that depend on it are reused only if it is the same."""
+    """Return a hash of the source of packages. A result is reused only if the code that it depends on has this hash."""
     digest = hashlib.sha256()
     for package in packages:
         for folder in package.__path__:

@@ -31,11 +31,11 @@ from .transformer import Transformer
 # Our activations -> the names and algorithms of those that oneDNN computes at the end of a product.
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
-LARGE = 2048  # tokens; a batch of at least so many gets spare tokens, see ``with_spares``
+LARGE = 2048  # tokens; a batch of at least this many gets spare tokens, a smaller one without padding is not packed
 SIZES = 32  # between one power of two and the next; the spare tokens add 1 % on average
 
-# Attention scores, in bytes. Matrix products beat PyTorch's fused kernel if there are not too few, and if those of a
-# row fit into the second cache of a core. Measured on two cores of an AMD EPYC, in float32 and bfloat16.
+# Attention scores, in bytes. Matrix products beat PyTorch's fused kernel if a group has enough scores, and if those of
+# one row fit into the L2 cache of a core. Measured on two cores of an AMD EPYC, in float32 and bfloat16.
 FEWEST_SCORES = 1 << 16
 CACHED_SCORES = 1 << 20
 
@@ -210,8 +210,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
     if rows * row_scores < FEWEST_SCORES or row_scores > CACHED_SCORES:
         return functional.scaled_dot_product_attention(queries, keys, values, mask)
     mask_of_heads = None if mask is None else mask.expand(-1, heads, -1, -1)
-    size = torch.get_num_threads() * CACHED_SCORES // row_scores
-    blocks = [each.split(size) for each in (queries, keys, values, mask_of_heads) if each is not None]
+    # So that the scores of a block fit into the L2 caches of all cores.
+    rows_of_block = torch.get_num_threads() * CACHED_SCORES // row_scores
+    blocks = [each.split(rows_of_block) for each in (queries, keys, values, mask_of_heads) if each is not None]
     contexts = [attend_by_products(*block) for block in zip(*blocks, strict=True)]
     return torch.cat(contexts) if len(contexts) > 1 else contexts[0]
 

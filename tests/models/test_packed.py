@@ -157,7 +157,7 @@ def test_a_row_never_sees_its_neighbours(row, model):
 
 
 def test_pytorch_adds_spare_tokens_to_large_batches():
-    """So that few sizes of memory recur."""
+    """Then only a few sizes of memory occur, again and again."""
     sizes = {len(with_spares(np.zeros(number))) for number in range(2049, 4097)}
     assert len(sizes) == 32
 

@@ -9,7 +9,7 @@ from triglot.impls.pytorch import packed
 HEADS, KEY_SIZE, VALUE_SIZE = 2, 8, 6
 EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7}
 
-# Rows, length, and the number of blocks of two threads in float32 that products compute; 0: the fused kernel.
+# Rows, length, and how many blocks matrix products compute, with two threads in float32; 0: the fused kernel.
 SIZES = [(3, 20, 0), (2, 400, 0), (4, 60, 1), (40, 100, 2), (3, 350, 2)]
 
 
@@ -21,8 +21,8 @@ def projected(rows, length, dtype):
     return [part.view(rows, length, HEADS, -1).transpose(1, 2) for part in parts]
 
 
-def hidden_behind(lengths, longest, dtype):
-    """The mask that hides what lies behind ``lengths``."""
+def mask_after(lengths, longest, dtype):
+    """The mask that hides the tokens after the first ``lengths`` of each row."""
     hidden = torch.arange(longest) >= torch.as_tensor(lengths)[:, None]
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf)[:, None, None, :]
 
@@ -40,7 +40,7 @@ def test_every_path_computes_the_same_attention(rows, length, blocks, is_ragged,
     products = packed.attend_by_products
     monkeypatch.setattr(packed, "attend_by_products", lambda *block: called.append(block) or products(*block))
     vectors = projected(rows, length, dtype)
-    mask = hidden_behind(np.linspace(length, 1, rows, dtype=int), length, dtype) if is_ragged else None
+    mask = mask_after(np.linspace(length, 1, rows, dtype=int), length, dtype) if is_ragged else None
 
     context = packed.attend(*vectors, mask=mask).double().numpy()
 
@@ -49,15 +49,16 @@ def test_every_path_computes_the_same_attention(rows, length, blocks, is_ragged,
     scores = queries @ keys.swapaxes(-1, -2) / np.sqrt(KEY_SIZE)
     weights = np.exp(scores if mask is None else scores + mask.double().numpy())
     expected = weights @ values / weights.sum(-1, keepdims=True)
-    # A score is at most sqrt(KEY_SIZE). Sums are computed in float32 and rounded once to the dtype. So a weight is off
-    # by the rounding of its score and its own, and the mean of values of at most 1 by those and its own rounding.
+    # A score is at most sqrt(KEY_SIZE). Sums are computed in float32 and rounded once to the dtype. So the error of
+    # a weight comes from two roundings, of its score and of itself. The result, a weighted mean of values of at most 1,
+    # adds one of its own.
     sums = (2 * np.sqrt(KEY_SIZE) * (KEY_SIZE + 2) + 2 * length) * EPS[torch.float32]
     roundings = (2 * np.sqrt(KEY_SIZE) + 2) * EPS[dtype]
     np.testing.assert_allclose(context, expected, rtol=0, atol=sums + roundings)
 
 
 def test_rows_of_a_block_do_not_see_each_other():
-    vectors, mask = projected(4, 60, torch.float32), hidden_behind([60, 50, 50, 40], 60, torch.float32)
+    vectors, mask = projected(4, 60, torch.float32), mask_after([60, 50, 50, 40], 60, torch.float32)
     clean = packed.attend(*vectors, mask=mask)
     for vector in vectors:
         vector[1] = np.nan
