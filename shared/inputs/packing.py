@@ -87,7 +87,7 @@ def _groups(lengths: Array) -> Iterator[Group]:
     first = 0
     while first < len(lengths):
         longest = int(lengths[first])
-        equal = int(np.count_nonzero(lengths == longest))
+        equal = int(np.count_nonzero(lengths[first:] == longest))
         similar = int(np.count_nonzero(2 * lengths[first : first + MOST_ROWS] >= longest))
         stop = first + max(equal, similar)
         own = lengths[first:stop]

@@ -33,7 +33,7 @@ CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"),
 
 
 @given(
-    st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=11).filter(
+    st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=40).filter(
         lambda rows: any(map(any, rows))
     )
 )
@@ -69,8 +69,9 @@ def test_every_real_token_is_packed_once_into_a_group(rows):
         ([5] * (MOST_ROWS + 3), [MOST_ROWS + 3]),
         (range(2 * MOST_ROWS + 9, MOST_ROWS, -1), [MOST_ROWS, 9]),
         ([12, 6, 5, 2], [2, 1, 1]),
+        ([7] + [6] * (MOST_ROWS + 4) + [5], [MOST_ROWS, 6]),
     ],
-    ids=["equal", "similar", "different"],
+    ids=["equal", "similar", "different", "equal rows in two groups"],
 )
 def test_rows_of_similar_length_are_one_group(lengths, rows):
     longest = max(lengths)
