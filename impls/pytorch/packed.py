@@ -218,7 +218,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 
 def attend_by_products(queries: Tensor, keys: Tensor, values: Tensor, mask_of_heads: Tensor | None = None) -> Tensor:
-    """Return the same as ``attend``. mask_of_heads: (G, H, 1, L)."""
+    """Return the same as ``attend``, for all rows at once. mask_of_heads: (G, H, 1, L)."""
     shape = queries.shape[:2]
     queries, keys, values = (each.flatten(0, 1) for each in (queries, keys, values))
     # One operation scales the products and adds the mask; ``beta=0`` adds nothing.

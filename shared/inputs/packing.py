@@ -17,9 +17,8 @@ from triglot.shared.model.config import ModelConfig
 # The number formats that the packed encoders support. In others they would not be faster.
 DTYPES = ("float32", "bfloat16")
 
-# A group has every row that is as long as its longest. If these are fewer than this, shorter rows join them up to this
-# number, none shorter than half of the longest. With fewer rows, attention is called too often; with more, or with
-# shorter ones, too much padding is computed.
+# A group has every row that is as long as its longest, and shorter rows, at least half as long, up to this many rows in
+# all. With fewer rows, attention is called too often; with more, or with shorter ones, too much padding is computed.
 MOST_ROWS = 16
 
 
