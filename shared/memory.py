@@ -1,25 +1,29 @@
 """How a process reuses the memory that it has freed."""
 
 import ctypes
+import os
 import platform
 
 # The parameters of mallopt, from glibc's malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
-_LARGEST_INT = 2**31 - 1
-_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc before 2.37 refuses a larger one
-_STEP = 256 * 2**20
+_LARGEST = 256 * 2**20  # bytes of an array whose memory is kept
+_LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # they refuse more
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed arrays of up to 32 MB and grow the heap in large steps. Without glibc, do nothing.
+    """Make glibc keep the memory of freed arrays, up to 512 MB of it, and use it for new ones.
 
-    By default, glibc returns the memory of large arrays to the system, which has to clear every page for the next
-    array. That took a quarter of the reference's time in ``triglot parity minilm``.
+    By default, glibc may return the memory of large arrays to the system. The system then has to clear each page
+    again for the next array, in every call of a model: that takes up to a quarter of the time of an encoder.
+
+    This applies to the whole process, and costs as much memory as it keeps. Without glibc, or if the environment has
+    settings of glibc's allocator, it does nothing.
     """
-    if platform.libc_ver()[0] != "glibc":
+    chosen = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if chosen or platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
-    library.mallopt(_TRIM_THRESHOLD, _LARGEST_INT)
-    library.mallopt(_TOP_PAD, _STEP)
-    library.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    if not library.mallopt(_MMAP_THRESHOLD, _LARGEST):
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_IN_OLD_VERSIONS)
+    library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)

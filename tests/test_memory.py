@@ -1,29 +1,58 @@
 """``shared/memory.py``: a process reuses the memory that it frees."""
 
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
 
-FAULTS_OF_A_NEW_ARRAY = """
+from triglot.impls import installed
+
+LIBRARY, VERSION = platform.libc_ver()
+pytestmark = pytest.mark.skipif(
+    LIBRARY != "glibc" or tuple(map(int, VERSION.split("."))) < (2, 36),
+    reason="needs a glibc that can keep 40 MB: 2.36 or newer",
+)
+
+FAULTS_OF_NEW_ARRAYS = """
 import resource
 import numpy as np
-from triglot.shared.memory import keep_freed_memory
-if {keep}:
-    keep_freed_memory()
-np.ones(2**21)  # 16 MB
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+import triglot
+{before}
+np.ones(5 * 2**20)  # 40 MB, which glibc never keeps by default
+first = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
-    np.ones(2**21)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    np.ones(5 * 2**20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - first)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_a_freed_array_is_used_again():
-    kept, returned = (
-        int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-        for code in (FAULTS_OF_A_NEW_ARRAY.format(keep=keep) for keep in (True, False))
-    )
-    assert kept < 10 < returned
+def faults(before: str, **variables: str) -> int:
+    """Return how many pages the system provides for ten arrays in a new process that has run ``before``."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | variables
+    command = [sys.executable, "-c", FAULTS_OF_NEW_ARRAYS.format(before=before)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
+def build(mode: str) -> str:
+    """Return the code that builds a model in an installed framework."""
+    return f"triglot.build({installed()[0]!r}, triglot.initialize('bert-base-tiny'), mode={mode!r})"
+
+
+@pytest.mark.parametrize("mode", ["jit", "compiled"])
+def test_a_fast_mode_uses_freed_memory_again(mode: str):
+    assert faults(build(mode)) < 10
+
+
+def test_eager_mode_leaves_the_allocator_as_it_is():
+    assert faults(build("eager")) > 100  # 20 large pages per array, at least
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}],
+    ids=str,
+)
+def test_the_settings_of_the_user_win(settings: dict[str, str]):
+    assert faults(build("compiled"), **settings) > 100  # 20 large pages per array, at least
