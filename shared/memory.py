@@ -8,17 +8,17 @@ import platform
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _LARGEST = 256 * 2**20  # bytes of an array whose memory is kept
-_LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # they refuse more
+_LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # bytes; old versions of glibc refuse a larger threshold
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory of freed arrays, up to 512 MB of it, and use it for new ones.
+    """Make glibc keep the memory of freed arrays, up to 512 MB at the end of the heap, and use it for new ones.
 
     By default, glibc may return the memory of large arrays to the system. The system then has to clear each page
     again for the next array, in every call of a model: that takes up to a quarter of the time of an encoder.
 
-    This applies to the whole process, and costs as much memory as it keeps. Without glibc, or if the environment has
-    settings of glibc's allocator, it does nothing.
+    This applies to the whole process. Other processes cannot use the memory that it keeps. Without glibc, or if the
+    environment configures glibc's allocator, do nothing.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if chosen or platform.libc_ver()[0] != "glibc":
