@@ -37,8 +37,8 @@ def build(
     """Build the model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy", which is the reference.
 
     ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
-    memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. With a model on a CPU, the
-    process keeps memory that it frees (``shared/memory.py``).
+    memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. On a CPU, the modes "jit" and
+    "compiled" make the process keep memory that it frees (``shared/memory.py``).
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
@@ -53,7 +53,7 @@ def build(
     if not _is_installed(framework):
         raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
     backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
-    if device == "cpu":
+    if device == "cpu" and mode != "eager":
         keep_freed_memory()
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 
