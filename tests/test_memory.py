@@ -56,3 +56,7 @@ def test_eager_mode_leaves_the_allocator_as_it_is():
 )
 def test_the_settings_of_the_user_win(settings: dict[str, str]):
     assert faults(build("compiled"), **settings) > 100  # 20 large pages per array, at least
+
+
+def test_settings_of_other_things_change_nothing():
+    assert faults(build("compiled"), MALLOC_ARENA_MAX="2", GLIBC_TUNABLES="glibc.malloc.tcache_count=0") < 10

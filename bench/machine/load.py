@@ -3,7 +3,6 @@
 Times from a busy machine mean little, and the report says so.
 """
 
-import ctypes
 import os
 import resource
 from dataclasses import dataclass
@@ -60,13 +59,6 @@ def resident() -> int:
 def peak_resident() -> int:
     """Return the most bytes that this process has held. ``getrusage`` may return the peak of its parent instead."""
     return _memory_of_process("VmHWM")
-
-
-def give_back() -> None:
-    """Return free memory to the system. glibc keeps much of it, and workers tell it to keep everything."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):  # only glibc has it
-        library.malloc_trim(0)
 
 
 def available_mb() -> float:

@@ -1,11 +1,13 @@
-"""``paddle.nn.TransformerEncoder`` as an arm."""
+"""``paddle.nn.TransformerEncoder`` as an arm: as written, and in Paddle's inference engine."""
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import paddle
-from paddle import Tensor, nn
+from paddle import Tensor, inference, nn
+from paddle.static import InputSpec
 
 from triglot.bench.run.arms import PLAN
 from triglot.bench.run.cases import Case
@@ -143,3 +145,32 @@ class PaddleArm:
             for name, tensor in tensors.items()
         }
         return _TABLE.to_canonical(self.config, arrays)
+
+
+class DeployedArm(PaddleArm):
+    """The encoder in the inference engine with oneDNN, as Paddle's documentation deploys a model on a CPU."""
+
+    def __init__(self, checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch]) -> None:
+        super().__init__(checkpoint, case, batches)
+        specs = [
+            tensor if tensor is None else InputSpec([None] * tensor.ndim, tensor.dtype) for tensor in self.inputs[0]
+        ]
+        with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
+            paddle.jit.save(self.model, f"{folder}/encoder", input_spec=specs)
+            config = inference.Config(f"{folder}/encoder.json", f"{folder}/encoder.pdiparams")
+            config.disable_glog_info()
+            config.enable_mkldnn()
+            config.set_cpu_math_library_num_threads(case.cell.threads)
+            self.predictor = inference.create_predictor(config)
+
+    def outputs(self, results: list[Any]) -> Mapping[str, Array]:
+        """Return what the first call returned for the first batch."""
+        return results[0]
+
+    def _forward(self, number: int) -> dict[str, Any]:
+        given = [tensor for tensor in self.inputs[number] if tensor is not None]
+        for name, tensor in zip(self.predictor.get_input_names(), given, strict=True):
+            self.predictor.get_input_handle(name).share_external_data(tensor)
+        self.predictor.run()
+        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
+        return dict(zip(("output", "pooler"), (handle.copy_to_cpu() for handle in handles), strict=False))

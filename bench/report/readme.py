@@ -44,8 +44,9 @@ def short_table(report: Report) -> str:
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
-        f"Milliseconds per call: the {ROWS} fastest of {len(rows[0])} arms (ways to compute the model) in each size,",
-        f"sorted by their ratio to {baseline} in the first. The roofline is the fastest matrix product measured here.",
+        f"Milliseconds per call. Of {len(rows[0])} arms (ways to compute the model), the table shows those that are among",
+        f"the {ROWS} fastest in either size, sorted by their ratio to {baseline} in the first size. The roofline is the",
+        "fastest matrix product measured here.",
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]

@@ -148,6 +148,7 @@ ARMS: dict[str, Arm] = {
     "transformers-compiled": _peer("torch", "jit", "transformers_bert:compiled", ("torch", "transformers")),
     "torch-nn": _peer("torch", "eager", "torch_encoder:prepare"),
     "paddle-nn": _peer("paddle", "eager", "paddle_encoder:PaddleArm", dtypes=dict.fromkeys(DEVICES, ("float32",))),
+    "paddle-nn-compiled": _peer("paddle", "compiled", "paddle_encoder:DeployedArm", dtypes={"cpu": ("float32",)}),
     "nnx": _peer("jax", "jit", "nnx_encoder:NnxArm"),
     "onnxruntime": _peer(
         "onnxruntime",

@@ -16,6 +16,7 @@ from triglot.bench.report.statistics import is_steady, percentiles
 from triglot.parity.output_names import GENERATED
 from triglot.shared.checkpoint import npz
 from triglot.shared.errors import CheckpointError, FrameworkError
+from triglot.shared.memory import return_freed_memory
 from triglot.shared.worker import Message, Worker, WorkerError
 
 from .arms import ARMS
@@ -184,7 +185,7 @@ class Workers:
         except MemoryError as error:
             raise _CaseError("not enough memory to judge the outputs") from error
         finally:
-            load.give_back()  # what judging gradients took
+            return_freed_memory()  # what judging gradients took
         if parity.verdict != "pass":
             raise _CaseError(f"{parity.name} diverged: {parity.reason}")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from triglot.bench.machine import load
 from triglot.bench.report.report import Result
 from triglot.parity.generation import GenerationTruth
 from triglot.parity.outputs import ForwardTruth
@@ -15,6 +14,7 @@ from triglot.shared.arrays import FLOATS
 from triglot.shared.checkpoint import Checkpoint, npz
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError, InputError, TriglotError
+from triglot.shared.memory import return_freed_memory
 
 from . import batches, flops
 from .arms import PLAN
@@ -85,7 +85,7 @@ class Work:
         if self._truth is None:
             try:
                 self._truth = self._compute_truth()
-                load.give_back()  # the gradients of a large model take gigabytes on the way
+                return_freed_memory()  # the gradients of a large model take gigabytes on the way
             except (TriglotError, MemoryError) as error:
                 self._truth = FrameworkError(str(error) or "not enough memory to compute the truth")
         if isinstance(self._truth, FrameworkError):

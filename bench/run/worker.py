@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from triglot.bench.machine import gpu, load
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
+from triglot.shared.memory import return_freed_memory
 from triglot.shared.worker import Message, serve
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def main() -> None:
     def on_build(request: Message) -> Message:
         nonlocal prepared, clock
         prepared, answer = build(request)
-        load.give_back()  # what the outputs took, and the weights before they were converted
+        return_freed_memory()  # what the outputs took, and the weights before they were converted
         clock = gpu.clock(request["arm"]["framework"], request["cell"]["device"], sys.modules)
         return with_processor_seconds(answer)
 

@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array, lax
 from jax import numpy as jnp
 
-from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, window_lengths, windows
+from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, window_lengths, windows_of
 from triglot.shared.inputs.packing import Packing, pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
@@ -91,7 +91,7 @@ def packed_inputs(
 
     arrays: dict[str, Any] = {name: packed(name) for name in names if name in inputs}
     arrays["positions"] = padded(packing.positions.astype(np.int32), size)
-    arrays["windows"] = windows(packing.lengths, size, config.source_max_length)
+    arrays["windows"] = windows_of(packing.lengths, size, config.source_max_length)
     return packing, arrays
 
 
@@ -251,9 +251,9 @@ def padded(x: np.ndarray, size: int) -> np.ndarray:
 def unpacked(x: Array, tokens: np.ndarray, shape: Sequence[int]) -> Array:
     """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
     # NumPy compiles nothing for the shape.
-    padded = np.zeros((shape[0] * shape[1], *x.shape[1:]), x.dtype)
-    padded[tokens] = np.asarray(x)[: len(tokens)]
-    return jax.device_put(padded.reshape(*shape, *x.shape[1:]), x.device)
+    batch = np.zeros((shape[0] * shape[1], *x.shape[1:]), x.dtype)
+    batch[tokens] = np.asarray(x)[: len(tokens)]
+    return jax.device_put(batch.reshape(*shape, *x.shape[1:]), x.device)
 
 
 def widened(x: Any, valid: Any) -> tuple[Any, Any]:

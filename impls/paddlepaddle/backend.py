@@ -1,5 +1,6 @@
 """A framework behind the facade (``impls/model.py``): the weights of a model, its programs, and tensors in and out."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -30,6 +31,10 @@ DTYPES = {
     "float16": paddle.float16,
 }
 
+# Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in which
+# another thread cannot make a tensor. So threads take turns.
+_TURN = threading.RLock()
+
 
 class Backend:
     """A transformer with the weights of a checkpoint, and its programs in one mode (``execution.py``).
@@ -45,7 +50,12 @@ class Backend:
             raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
         self.config, self.mode = checkpoint.config, mode
         self.device, self.dtype, self.dtype_name = device, DTYPES[dtype], dtype
-        self.place = paddle.set_device("gpu" if device == "cuda" else "cpu")
+        with _TURN:
+            self._build(checkpoint)
+
+    def _build(self, checkpoint: Checkpoint) -> None:
+        device, dtype, mode = self.device, self.dtype_name, self.mode
+        self.place = self._set_device()
         if (dtype, mode) != ("bfloat16", "compiled"):
             self._check_kernels()
         # Compute nothing: the checkpoint provides the values.
@@ -82,8 +92,10 @@ class Backend:
         """
         if workload != "forward":
             self._check_kernels()
-        with paddle.set_grad_enabled(workload in WITH_GRADIENTS):
-            yield
+        with _TURN:
+            self._set_device()
+            with paddle.set_grad_enabled(workload in WITH_GRADIENTS):
+                yield
 
     def to_tensor(self, array: np.ndarray) -> Tensor:
         """Copy an array to the device, floats in the dtype of the model."""
@@ -121,6 +133,9 @@ class Backend:
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters by canonical name, in canonical layout."""
         return weights.export(self.transformer)
+
+    def _set_device(self) -> Any:
+        return paddle.set_device("gpu" if self.device == "cuda" else "cpu")
 
     def _check_kernels(self) -> None:
         # On a CPU only the inference engine has 16-bit kernels, those for bfloat16.

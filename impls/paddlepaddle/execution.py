@@ -11,7 +11,6 @@ Shapes: B batch, S source length, T target length, D hidden size.
 
 import copy
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -104,7 +103,6 @@ class _Deployed(nn.Layer):
         self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
-        self.lock = threading.Lock()
 
     def forward(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
         """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
@@ -113,21 +111,20 @@ class _Deployed(nn.Layer):
         return flatten(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Run the program. The engine has one set of inputs and outputs, so threads take turns."""
-        with self.lock:
+        """Run the program. The engine has one set of inputs and outputs; ``Backend`` lets threads take turns."""
+        if self.converts:
+            inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
+        if self.predictor is None:
+            original = self.transformer
             if self.converts:
-                inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
-            if self.predictor is None:
-                original = self.transformer
-                if self.converts:
-                    self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
-                self.predictor = self._build(inputs)
-                self.transformer = original
-            for name in self.names:
-                self.predictor.get_input_handle(name).share_external_data(inputs[name])
-            self.predictor.run()
-            handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
-            outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
+                self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
+            self.predictor = self._build(inputs)
+            self.transformer = original
+        for name in self.names:
+            self.predictor.get_input_handle(name).share_external_data(inputs[name])
+        self.predictor.run()
+        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
+        outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
         return pack_sequence_as(self.structure, outputs)
 
     def _build(self, inputs: Mapping[str, Tensor]) -> inference.Predictor:

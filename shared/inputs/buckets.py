@@ -43,7 +43,7 @@ def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
     return tuple(sorted({min(bucket(length, WINDOW_STEPS), tokens) for length in rows}, reverse=True))
 
 
-def windows(lengths: Array, tokens: int, longest: int) -> Windows:
+def windows_of(lengths: Array, tokens: int, longest: int) -> Windows:
     """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens."""
     starts, padded = np.zeros((2, tokens), np.int32)
     starts[1 : len(lengths)], padded[: len(lengths)] = lengths[:-1].cumsum(), lengths

@@ -52,7 +52,7 @@ class Group:
 class Packing:
     """Where the N real tokens of a batch are: their ``tokens``, indices into B * S, and ``positions``, in the row.
 
-    The rows are ordered by length, longest first. ``lengths``: the number of real tokens of each row that has any.
+    The rows are ordered by length, longest first. ``lengths``: the number of real tokens of each row.
     """
 
     tokens: Array
@@ -66,14 +66,13 @@ class Packing:
 
 
 def pack(valid: Bools, *, skip_padding: bool) -> Packing:
-    """Return the packing of a batch. ``valid``: bool (B, S), True for real tokens.
+    """Return the packing of a batch. ``valid``: bool (B, S), True for real tokens, at least one in each row.
 
     ``skip_padding``: the position of a token is the number of real tokens before it, instead of its place in the row.
     """
     length = valid.shape[1]
     lengths = valid.sum(axis=1)
     order = np.argsort(-lengths, kind="stable")
-    order = order[: np.count_nonzero(lengths)]  # empty rows have no tokens
     ordered = valid[order]
     row, place = np.nonzero(ordered)
     positions = (ordered.cumsum(axis=1) - 1)[row, place] if skip_padding else place

@@ -91,7 +91,7 @@ def test_an_arm_whose_packages_are_missing_says_so(monkeypatch):
 
 def test_arms_are_selected_by_framework_mode_and_name():
     assert arms.select([], [], []) == list(ARMS)
-    assert arms.select(["paddle"], ["compiled"], []) == ["triglot-paddle-compiled"]
+    assert arms.select(["paddle"], ["compiled"], []) == ["triglot-paddle-compiled", "paddle-nn-compiled"]
     assert arms.select([], [], ["nnx", "torch-nn"]) == ["torch-nn", "nnx"]
     with pytest.raises(FrameworkError, match=r"arm 'caffe'.*expected.*triglot-torch-eager, "):
         arms.select([], [], ["caffe"])

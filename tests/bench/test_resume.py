@@ -22,8 +22,12 @@ BENCH = ("bench", "bert-base-tiny", *OPTIONS)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, no_more_rounds, fakes):
     """Fake workers, a fixed roofline, and no extra rounds."""
-    monkeypatch.setattr(roofline, "measure", lambda *_: Roofline("float32", "cpu", cores(), 2048, 300.0, 3.0, {}))
+    monkeypatch.setattr(roofline, "measure", lambda *_: roofline_of(300.0))
     monkeypatch.setattr(sweep_module, "WORKER", fakes)
+
+
+def roofline_of(gflops):
+    return Roofline("float32", "cpu", cores(), 2048, gflops, 3.0, {})
 
 
 def options_for(*arms):
@@ -86,6 +90,7 @@ def test_a_dead_baseline_is_timed_beside_the_others(others, workplace, command, 
 def test_results_from_other_environment_variables_are_not_reused(workplace, command, monkeypatch):
     def measure(switch, *options):
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", switch)
+        monkeypatch.setattr(roofline, "measure", lambda *_: roofline_of(300.0 if switch == "0" else 200.0))
         assert command(*BENCH, *options_for("fake-a"), "--markdown", "bench.md", *options) == (0, "", "")
         assert written()["environment"]["variables"]["NVIDIA_TF32_OVERRIDE"] == switch
         assert f"NVIDIA_TF32_OVERRIDE={switch}" in Path("bench.md").read_text()
@@ -93,8 +98,10 @@ def test_results_from_other_environment_variables_are_not_reused(workplace, comm
 
     first = measure("0")
     assert measure("0", "--resume") == first
+    assert [each["gflops"] for each in written()["roofline"]] == [300.0]
     second = measure("1", "--resume")
     assert all(new != old for new, old in zip(second, first, strict=True))
+    assert [each["gflops"] for each in written()["roofline"]] == [200.0]
 
 
 @pytest.mark.parametrize("group", [1, 2])

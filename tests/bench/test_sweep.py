@@ -145,6 +145,6 @@ def test_large_models_have_fewer_workers_alive():
 def test_memory_for_judging_is_returned_to_the_system(swept, monkeypatch):
     """For every arm, including those that are wrong, before the next one is built."""
     calls = []
-    monkeypatch.setattr(pool.load, "give_back", lambda: calls.append(1))
+    monkeypatch.setattr(pool, "return_freed_memory", lambda: calls.append(1))
     swept(["fake-a", "fake-b", "fake-wrong-shape"])
     assert len(calls) == 1 + 4, "once for the truth, and once for each arm and the twin"

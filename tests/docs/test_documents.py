@@ -25,7 +25,7 @@ PAGES = sorted(TUTORIALS.glob("0*.md"))
 RUN_PAGES = [
     *PAGES,
     TUTORIALS / "README.md",
-    *(ROOT / "docs" / name for name in ("quickstart.md", "training.md", "embedding.md")),
+    *(ROOT / "docs" / name for name in ("quickstart.md", "training.md", "embedding.md", "performance.md")),
 ]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
