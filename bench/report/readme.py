@@ -39,14 +39,14 @@ def short_table(report: Report) -> str:
     texts = [
         [arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in rows[0] if arm in fastest
     ]
-    cell, baseline = shown[0].cell, shown[0].baseline
+    cell = shown[0].cell
     sizes = [_size(each.cell) for each in shown]
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
-        f"Milliseconds per call. Of {len(rows[0])} arms (ways to compute the model), the table shows those that are among",
-        f"the {ROWS} fastest in either size, sorted by their ratio to {baseline} in the first size. The roofline is the",
-        "fastest matrix product measured here.",
+        f"Milliseconds per call, for every arm (a way to compute the model) among the {ROWS} fastest in either size,",
+        f"of {len(rows[0])} arms in all. The fastest in the first size comes first.",
+        '"Of roofline" is the speed relative to the fastest matrix product.',
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]
