@@ -13,13 +13,16 @@ import numpy as np
 from triglot import impls, shared
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.environment import hash_of_code, threads
+from triglot.shared.environment import hash_of_code, threads, variables
 from triglot.shared.errors import InputError
 from triglot.shared.inputs.encoder import padded_batches
 from triglot.shared.inputs.tokenizer import TextTokenizer
 
 WINDOW = 1024  # texts that are sorted by length and divided into batches
 BATCH_TOKENS = 4096
+
+# The distributions of each framework whose versions decide the vectors.
+_VERSIONS = {"torch": ("torch",), "paddle": ("paddlepaddle",), "jax": ("jax", "jaxlib", "flax"), "numpy": ("numpy",)}
 
 
 class TextEncoder:
@@ -60,6 +63,7 @@ class TextEncoder:
 
         ``threads`` is the number that frameworks were told to use: see ``limit_threads``.
         """
+        packages = (*_VERSIONS[self._running["framework"]], "tokenizers")
         return {
             "model": self.digest,
             "config": self.config.to_dict(),
@@ -68,8 +72,8 @@ class TextEncoder:
             "prompt": self.prompt(prompt),
             "batch_tokens": self._batch_tokens,
             **self._running,
-            "version": impls.version(self._running["framework"]),
-            "version of tokenizers": metadata.version("tokenizers"),
+            "versions": {name: metadata.version(name) for name in packages},
+            "variables": variables(),
             "code of Triglot": hash_of_code((impls, shared)),
             "threads": threads(),
         }

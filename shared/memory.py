@@ -20,7 +20,8 @@ def keep_freed_memory() -> None:
     By default, glibc may return the memory of large arrays to the system. The system then has to clear each page
     again for the next array, in every call of a model: that takes up to a quarter of the time of an encoder.
 
-    This applies to the whole process. Other processes cannot use the memory that it keeps. Without glibc, or if the
+    This applies to the whole process, except that threads other than the main one still return arrays of more than 64
+    MB. Other processes cannot use the memory that it keeps. Without glibc, or if the
     environment says what glibc shall keep, do nothing.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")

@@ -60,14 +60,19 @@ class EarlierResults:
                 )
         return cases
 
+    def requested(self) -> list[Case]:
+        """Return the cases that are asked for now and have a result from the same conditions."""
+        cases = [result.case for name, result in self.results.items() if name in self._requested]
+        return [case for case in cases if self.is_reusable(case)]
+
     def is_reusable(self, case: Case) -> bool:
         """Return whether the report has the result of the same case under the same conditions."""
         result = self.results.get(case.id)
         return result is not None and result.digest == self.digest(case)
 
     def is_done(self, case: Case) -> bool:
-        """Return whether a case need not be timed again: neither it nor its baseline failed."""
-        if not self.is_reusable(case) or self.results[case.id].status == "failed":
+        """Return whether a case need not be timed again: it was timed, and its baseline did not fail."""
+        if not self.is_reusable(case) or self.results[case.id].status != "ok":
             return False
         if comparisons := self._comparisons_of(case):
             return all(self._has_live_baseline(comparison) for comparison in comparisons)
@@ -75,7 +80,7 @@ class EarlierResults:
         timed = [result.case for result in self.results.values() if result.status == "ok" and not result.case.is_twin]
         is_alone = all(other.arm == case.arm for other in timed if other.cell == case.cell)
         is_baseline = any(comparison.b == case.id for comparison in self._comparisons)
-        return self.results[case.id].status != "ok" or is_alone or is_baseline
+        return is_alone or is_baseline
 
     def comparisons_to_keep(self, case: Case) -> list[Comparison]:
         """Return the ratios of a case, except those to a requested baseline that failed: it is timed again."""

@@ -5,7 +5,6 @@ arm. If the ratios are still imprecise, a group of arms gets further processes, 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -81,8 +80,7 @@ def take_turns(
     wanted = {case: min(planned, planned_rounds(workers.call_seconds(case), settings)) for case in cases}
     begin = deadline = monotonic()
     is_interrupted = False
-    with suppress(KeyboardInterrupt):
-        is_interrupted = True
+    try:
         for number in range(planned if settings.quick else MOST_EXTENDED * planned):
             process = process_of_round(number, planned, settings.processes)
             is_new = number > 0 and process != process_of_round(number - 1, planned, settings.processes)
@@ -111,7 +109,8 @@ def take_turns(
             baseline, others = _live_baseline(baseline, others, workers, turns)
             if baseline is not None and baseline != previous:
                 wanted[baseline] = planned  # so that every later round has something to compare with
-        is_interrupted = False
+    except KeyboardInterrupt:
+        is_interrupted = True
     comparisons = _compare(baseline, others, workers, turns, planned)
     return Outcome(baseline, comparisons, is_interrupted)
 

@@ -7,7 +7,7 @@ Only a few workers are alive at once: the baseline, and a group of arms that are
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -77,6 +77,7 @@ class Sweep:
         self.comparisons: list[Comparison] = []
         for case in self._earlier.unrequested():
             self._reuse(case)
+        self._waiting = self._earlier.requested()
 
     def run(self) -> Report:
         """Measure the rooflines, and time every arm in every cell.
@@ -100,10 +101,17 @@ class Sweep:
         return self.report()
 
     def report(self) -> Report:
-        """Return the report so far."""
+        """Return the report so far, with the earlier results of cells that are not finished."""
+        results, comparisons, others = list(self.results), list(self.comparisons), dict(self.surroundings.others)
+        for case in self._waiting:
+            if not self._has_result(case):
+                results.append(self._earlier.results[case.id])
+                comparisons += self._earlier.comparisons_to_keep(case)
+                others.setdefault(case.cell.id, self._earlier.others.get(case.cell.id))
         order = list(self._models)
-        results = sorted(self.results, key=lambda result: order.index(result.case.cell.model))
-        return Report(self._records, self.surroundings, list(self._rooflines.values()), results, self.comparisons)
+        results.sort(key=lambda result: order.index(result.case.cell.model))
+        surroundings = replace(self.surroundings, others=others)
+        return Report(self._records, surroundings, list(self._rooflines.values()), results, comparisons)
 
     def time_cells(self) -> None:
         """Time every arm in every cell. If an arm fails, its result records the failure."""
@@ -111,6 +119,7 @@ class Sweep:
             for cell in self._cells:
                 with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
                     self._time_cell(cell, Path(folder))
+                self._waiting = [case for case in self._waiting if case.cell != cell]
 
     def _measure_roofline(self, frameworks: Iterable[str], dtype: str, device: str, threads: int) -> None:
         """Measure these frameworks, and keep the best of this and earlier measurements."""
@@ -126,18 +135,19 @@ class Sweep:
         self._on_step(finished + self._started * (1 + processes * rounds) / (1 + processes), text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
-        try:
-            work = Work(self._models[cell.model], cell, self._settings, folder)
-        except TriglotError as error:  # too long, the weights do not fit the dtype, or the disk is full
-            for arm in self._arms:
-                self._skip(Case(arm, cell), str(error))
-            return
-        if cases := self._cases_to_time(cell):
-            self._time(cases, work)
-        else:
+        cases = self._cases_to_time(cell)
+        if not cases:
             for arm in self._arms:  # a twin that failed has nothing to be timed beside
                 if not self._has_result(twin := Case(arm, cell, is_twin=True)):
                     self._reuse(twin)
+            return
+        try:
+            work = Work(self._models[cell.model], cell, self._settings, folder)
+        except TriglotError as error:  # too long, the weights do not fit the dtype, or the disk is full
+            for case in cases:
+                self._skip(case, str(error))
+        else:
+            self._time(cases, work)
 
     def _cases_to_time(self, cell: Cell) -> list[Case]:
         """Return the cases that have to be timed. Reuse the results of others, and skip what is unsupported."""

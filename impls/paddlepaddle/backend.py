@@ -31,9 +31,23 @@ DTYPES = {
     "float16": paddle.float16,
 }
 
-# Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in which
-# another thread cannot make a tensor. So threads take turns.
-_TURN = threading.RLock()
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def _turn(device: str) -> Iterator[None]:
+    """Make this the only thread that uses Paddle, on this device.
+
+    Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in
+    which another thread cannot make a tensor.
+    """
+    with _LOCK:
+        before = paddle.get_device()
+        paddle.set_device("gpu" if device == "cuda" else "cpu")
+        try:
+            yield
+        finally:
+            paddle.set_device(before)
 
 
 class Backend:
@@ -50,33 +64,29 @@ class Backend:
             raise FrameworkError("PaddlePaddle: no cuda device was found; choose device 'cpu'")
         self.config, self.mode = checkpoint.config, mode
         self.device, self.dtype, self.dtype_name = device, DTYPES[dtype], dtype
-        with _TURN:
-            self._build(checkpoint)
-
-    def _build(self, checkpoint: Checkpoint) -> None:
-        device, dtype, mode = self.device, self.dtype_name, self.mode
-        self.place = self._set_device()
+        self.place = paddle.CUDAPlace(0) if device == "cuda" else paddle.CPUPlace()
         if (dtype, mode) != ("bfloat16", "compiled"):
             self._check_kernels()
-        # Compute nothing: the checkpoint provides the values.
-        with weights.without_values(self.dtype):
-            self.transformer = Transformer(checkpoint.config)
-        weights.load(self.transformer, checkpoint, self.dtype)
-        self.transformer.eval()
-        if mode == "compiled" and can_pack(self.config, device, dtype):
-            deployed = Packed(self.transformer)
-            self.encode, self.run = deployed.encode, deployed.run
-        else:
-            self.encode = in_mode(mode, execution.encode, self.transformer)
-            self.run = in_mode(mode, execution.run, self.transformer)
-        self.run_eagerly = partial(execution.run, self.transformer)
-        # Weights may change between gradients, so they cannot be compiled in.
-        self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
-        if (mode, dtype) == ("jit", "float32") and can_pack(self.config, device, dtype):
-            self.loss = PackedLoss(self.transformer, self.loss)
-        self.generator = Generator(self.transformer)
-        if mode != "eager" and self.config.kind == "encoder_decoder":
-            self.generator.compile()
+        with _turn(device):
+            # Compute nothing: the checkpoint provides the values.
+            with weights.without_values(self.dtype):
+                self.transformer = Transformer(checkpoint.config)
+            weights.load(self.transformer, checkpoint, self.dtype)
+            self.transformer.eval()
+            if mode == "compiled" and can_pack(self.config, device, dtype):
+                deployed = Packed(self.transformer)
+                self.encode, self.run = deployed.encode, deployed.run
+            else:
+                self.encode = in_mode(mode, execution.encode, self.transformer)
+                self.run = in_mode(mode, execution.run, self.transformer)
+            self.run_eagerly = partial(execution.run, self.transformer)
+            # Weights may change between gradients, so they cannot be compiled in.
+            self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)
+            if (mode, dtype) == ("jit", "float32") and can_pack(self.config, device, dtype):
+                self.loss = PackedLoss(self.transformer, self.loss)
+            self.generator = Generator(self.transformer)
+            if mode != "eager" and self.config.kind == "encoder_decoder":
+                self.generator.compile()
 
     @cached_property
     def trace(self) -> Callable[..., Any]:
@@ -92,10 +102,8 @@ class Backend:
         """
         if workload != "forward":
             self._check_kernels()
-        with _TURN:
-            self._set_device()
-            with paddle.set_grad_enabled(workload in WITH_GRADIENTS):
-                yield
+        with _turn(self.device), paddle.set_grad_enabled(workload in WITH_GRADIENTS):
+            yield
 
     def to_tensor(self, array: np.ndarray) -> Tensor:
         """Copy an array to the device, floats in the dtype of the model."""
@@ -133,9 +141,6 @@ class Backend:
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters by canonical name, in canonical layout."""
         return weights.export(self.transformer)
-
-    def _set_device(self) -> Any:
-        return paddle.set_device("gpu" if self.device == "cuda" else "cpu")
 
     def _check_kernels(self) -> None:
         # On a CPU only the inference engine has 16-bit kernels, those for bfloat16.

@@ -45,8 +45,9 @@ def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
 
 def windows_of(lengths: Array, tokens: int, longest: int) -> Windows:
     """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens."""
-    starts, padded = np.zeros((2, tokens), np.int32)
-    starts[1 : len(lengths)], padded[: len(lengths)] = lengths[:-1].cumsum(), lengths
+    starts, row_lengths = np.zeros(tokens, np.int32), np.zeros(tokens, np.int32)
+    starts[1 : len(lengths)] = lengths[:-1].cumsum()
+    row_lengths[: len(lengths)] = lengths
     shorter = [*window_lengths(tokens, longest)[1:], 0]
     bounds = [0, *(np.count_nonzero(lengths > length) for length in shorter)]
-    return Windows(starts, padded, np.array(bounds, np.int32))
+    return Windows(starts, row_lengths, np.array(bounds, np.int32))

@@ -14,6 +14,7 @@ from triglot.bench.run import resume
 from triglot.bench.run import sweep as sweep_module
 from triglot.bench.run.pool import Workers
 from triglot.shared.environment import cores
+from triglot.shared.errors import OutputError
 
 OPTIONS = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2", "--json", "bench.json", "--quiet")
 BENCH = ("bench", "bert-base-tiny", *OPTIONS)
@@ -164,6 +165,43 @@ def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("triglot: diverged: fake-inaccurate/")
     assert [case["arm"] for case in written()["cases"]].count("fake-inaccurate") == 1
+
+
+def test_an_interrupted_resumption_keeps_the_results_of_later_cells(workplace, command, monkeypatch):
+    sizes = ("--batch", "3", *BENCH[1:])
+    assert command("bench", *sizes, *options_for("fake-a")) == (0, "", "")
+    first = {case["id"]: case for case in written()["cases"]}
+    assert {case["batch"] for case in first.values()} == {2, 3}
+    start = Workers.start
+
+    def start_in_first_cell(self, case):
+        if case.cell.batch == written()["cases"][-1]["batch"]:
+            raise KeyboardInterrupt
+        return start(self, case)
+
+    monkeypatch.setattr(Workers, "start", start_in_first_cell)
+    assert command("bench", *sizes, *options_for("fake-a", "fake-b"), "--resume")[0] == 130
+    now = {case["id"]: case for case in written()["cases"]}
+    assert first.items() < now.items()
+    assert [case["arm"] for name, case in now.items() if name not in first] == ["fake-b"]
+
+
+def test_a_cell_that_could_not_be_prepared_is_tried_again(workplace, command, monkeypatch):
+    """For example, because the disk was full. What was timed before stays."""
+
+    def fail(*_):
+        raise OutputError("no space left")
+
+    assert command(*BENCH, *options_for("fake-a")) == (0, "", "")
+    first = written()["cases"]
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_module, "Work", fail)
+        assert command(*BENCH, *options_for("fake-a", "fake-b"), "--resume") == (0, "", "")
+    *others, skipped = written()["cases"]
+    assert others == first
+    assert (skipped["status"], skipped["failure"]) == ("skipped", "no space left")
+    assert command(*BENCH, *options_for("fake-a", "fake-b"), "--resume") == (0, "", "")
+    assert [case["status"] for case in written()["cases"]] == ["ok"] * 3
 
 
 def test_limits_may_change_before_resuming(workplace, command):

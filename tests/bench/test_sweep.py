@@ -9,7 +9,7 @@ import pytest
 from triglot.bench.report import document, tables
 from triglot.bench.report.report import ModelRecord, Report, Surroundings
 from triglot.bench.report.statistics import Ratio
-from triglot.bench.run import pool
+from triglot.bench.run import pool, work
 from triglot.bench.run import sweep as sweep_module
 from triglot.bench.run.rounds import ExtraTime
 from triglot.shared.model.recipes import recipe
@@ -145,6 +145,7 @@ def test_large_models_have_fewer_workers_alive():
 def test_memory_for_judging_is_returned_to_the_system(swept, monkeypatch):
     """For every arm, including those that are wrong, before the next one is built."""
     calls = []
-    monkeypatch.setattr(pool, "return_freed_memory", lambda: calls.append(1))
+    for module in (pool, work):
+        monkeypatch.setattr(module, "return_freed_memory", lambda: calls.append(1))
     swept(["fake-a", "fake-b", "fake-wrong-shape"])
     assert len(calls) == 1 + 4, "once for the truth, and once for each arm and the twin"

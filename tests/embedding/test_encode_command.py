@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from refusals import assert_refused, unchanged
 
-from triglot import Embedder, impls, vector_file
+from triglot import Embedder, vector_file
 from triglot.impls import text_encoder
 from triglot.shared.environment import THREAD_VARIABLES, thread_settings
 from triglot.shared.inputs.text import sentences
@@ -99,14 +99,15 @@ def test_a_run_resumes_only_with_the_same_threads_and_versions(sentence_folder, 
     with unchanged(texts.parent):
         result = command("encode", sentence_folder, texts, "out.npy", "--threads", "2", "--resume")
         assert_refused(result, "threads is 2, but the interrupted run has 1")
-    for module, function, name in (
-        (text_encoder, "hash_of_code", "code of Triglot"),
-        (impls, "version", "version"),
+    for patched, result, message in (
+        ("hash_of_code", "0.0", "code of Triglot is '0.0'"),
+        ("metadata.version", "0.0", "versions is {'torch': '0.0'"),
+        ("variables", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "variables is {'ONEDNN_MAX_CPU_ISA': 'AVX2'"),
     ):
         with unchanged(texts.parent), monkeypatch.context() as patch:
-            patch.setattr(module, function, lambda _: "0.0")
-            result = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
-            assert_refused(result, f"{name} is '0.0', but the interrupted run has")
+            patch.setattr(f"triglot.impls.text_encoder.{patched}", lambda *_, result=result: result)
+            refused = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
+            assert_refused(refused, message)
 
 
 def interrupted(_):

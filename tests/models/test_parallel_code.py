@@ -46,7 +46,8 @@ OWN_HELPERS = {
     ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
     # Tracing a module takes time, so it is done once, and without tracing random keys.
     ("flax_nnx", "backend.py"): {"_abstract_transformer", "_SameKey", "_SameKey.forward"},
-    ("paddlepaddle", "backend.py"): {"Backend._check_kernels"},  # on a CPU only its inference engine has 16 bits
+    # On a CPU, only its inference engine has 16 bits. Its device and its static mode belong to the process.
+    ("paddlepaddle", "backend.py"): {"Backend._check_kernels", "_turn"},
     ("paddlepaddle", "masks.py"): {"exact"},  # elsewhere Python numbers keep their digits
     # It cannot train; it computes the derivative of the loss along a direction.
     ("numpy_reference", "training.py"): {"Trainer", *TRAINER, "derivative", "_moved"},
