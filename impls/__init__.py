@@ -58,11 +58,6 @@ def build(
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 
 
-def version(framework: str) -> str:
-    """Return the version of an installed framework."""
-    return str(importlib.import_module(REQUIRED_MODULES[framework][0]).__version__)
-
-
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Refuse an unknown value.
 
