@@ -70,9 +70,10 @@ class Sweep:
         }
         self._earlier = EarlierResults(earlier, self._records, settings, self._requested)
         self.surroundings = Surroundings(environment(), load.MachineState.now(), asdict(settings))
-        same = earlier is not None and earlier.surroundings.environment == self.surroundings.environment
-        rooflines = earlier.rooflines if earlier and same else []  # another environment may have another one
-        self._rooflines = {(roof.dtype, roof.device, roof.threads): roof for roof in rooflines}
+        self._rooflines: dict[tuple[str, str, int], roofline.Roofline] = {}
+        # Another environment may have another roofline.
+        if earlier and earlier.surroundings.environment == self.surroundings.environment:
+            self._rooflines = {(roof.dtype, roof.device, roof.threads): roof for roof in earlier.rooflines}
         self.results: list[Result] = []
         self.comparisons: list[Comparison] = []
         for case in self._earlier.unrequested():

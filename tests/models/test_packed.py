@@ -241,11 +241,12 @@ def test_threads_may_make_the_first_calls(framework):
     """While a framework compiles in one thread, another one begins."""
     model, batch = triglot.build(framework, triglot.initialize(CONFIG), mode="compiled"), ragged(0)
     with ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(call, *batch) for call in (model.encode, model.heads, model.encode, model.heads)]
-    (encoded, heads, *again), expected = [call.result() for call in calls], model.heads(*batch)
-    assert np.array_equal(encoded, again[0])
-    assert np.array_equal(encoded, model.encode(*batch))
-    assert all(np.array_equal(scores, expected[name]) for each in (heads, again[1]) for name, scores in each.items())
+        encoded = [pool.submit(model.encode, *batch) for _ in range(2)]
+        scored = [pool.submit(model.heads, *batch) for _ in range(2)]
+    expected = {"output": model.encode(*batch), **model.heads(*batch)}
+    for output, heads in zip(encoded, scored, strict=True):
+        results = {"output": output.result(), **heads.result()}
+        assert all(np.array_equal(results[name], expected[name]) for name in expected)
 
 
 def test_pytorch_needs_no_compiler(make_checkpoint, monkeypatch):
