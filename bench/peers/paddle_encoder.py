@@ -173,4 +173,5 @@ class DeployedArm(PaddleArm):
             self.predictor.get_input_handle(name).share_external_data(tensor)
         self.predictor.run()
         handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
+        # The engine orders outputs by the names that ``Encoder.forward`` gives them. Not every model has a pooler.
         return dict(zip(("output", "pooler"), (handle.copy_to_cpu() for handle in handles), strict=False))
