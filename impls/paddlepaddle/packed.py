@@ -1,8 +1,9 @@
-"""The encoder for deployment on a CPU: padding costs nothing.
+"""The encoder for deployment on a CPU: padding costs little or nothing.
 
 It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
-it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. The
-program runs in Paddle's inference engine, which lays out the weights for oneDNN's kernels and fuses the activations.
+it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. A batch
+with little padding is computed as it is. The programs run in Paddle's inference engine, which lays out the weights for
+oneDNN's kernels, and fuses activations and masks.
 
 Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
 group; H heads; n groups, which have P tokens when they are padded.
@@ -10,7 +11,7 @@ group; H heads; n groups, which have P tokens when they are padded.
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from triglot.shared.arrays import Bools
 from triglot.shared.inputs.packing import pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
@@ -28,29 +30,50 @@ from .heads import MaskedLM
 from .masks import exact
 from .transformer import Transformer
 
+NAMES = ("source", "valid", "segment_ids", "task_ids")  # the inputs of an encoder
+
+# From this share of real tokens on, packing takes longer than it saves. Measured on two cores of an AMD EPYC.
+FULL_ENOUGH = 0.8
+
 AnyLayer = TypeVar("AnyLayer", bound=nn.Layer)
 
 
 class Packed:
-    """A transformer on packed tokens, in the inference engine, which has copies of the weights."""
+    """A transformer on packed tokens, or on padded ones if a batch has little padding.
+
+    Each program is built at its first call, and has its own copy of the weights.
+    """
 
     def __init__(self, transformer: Transformer) -> None:
         self.config = transformer.config
-        packed: Any = with_attention(transformer, PackedAttention)
-        if "masked_lm" in self.config.heads_on_top:
-            packed = swapped(packed, heads=swapped(packed.heads, masked_lm=PackedMaskedLM(packed.heads.masked_lm)))
-        self.programs = {program: in_mode("compiled", program, packed) for program in (encode, run)}
+        self.packed = programs(with_attention(transformer, PackedAttention))
+        self.padded = programs(with_attention(transformer, PaddedAttention))
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
-        return self.programs[encode]({**inputs, **packing(self.config, inputs["valid"])})
+        return self.compute(encode, inputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of the encoder, and the outputs of the heads by name."""
-        return self.programs[run]({**inputs, **packing(self.config, inputs["valid"])})
+        return self.compute(run, inputs)
+
+    def compute(self, program: Callable[..., Any], inputs: Mapping[str, Tensor]) -> Any:
+        """Return what ``program`` returns for a batch, with or without packing."""
+        valid = inputs["valid"].numpy()
+        if valid.mean() < FULL_ENOUGH:
+            return self.packed[program]({**inputs, **packing(self.config, valid)})
+        return self.padded[program](inputs)
 
 
-def packing(config: ModelConfig, valid: Tensor) -> dict[str, Tensor]:
+def programs(transformer: Any) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return ``encode`` and ``run`` in the inference engine. ``transformer``: see ``with_attention``."""
+    if "masked_lm" in transformer.config.heads_on_top:
+        heads = swapped(transformer.heads, masked_lm=PackedMaskedLM(transformer.heads.masked_lm))
+        transformer = swapped(transformer, heads=heads)
+    return {program: in_mode("compiled", program, transformer) for program in (encode, run)}
+
+
+def packing(config: ModelConfig, valid: Bools) -> dict[str, Tensor]:
     """Return the packing of a batch as inputs of a program, by name. valid: bool (B, S), True for real tokens.
 
     "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
@@ -58,7 +81,7 @@ def packing(config: ModelConfig, valid: Tensor) -> dict[str, Tensor]:
     all padded groups. "places", (P, 1): the index of the packed token at each of them. "allowed", bool (P,): True
     for real tokens. "real", (N, 2): the row and the column of each real token in its group.
     """
-    packed = pack(valid.numpy(), skip_padding=config.positions_skip_padding)
+    packed = pack(valid, skip_padding=config.positions_skip_padding)
     allowed, places = [], []
     for group in packed.groups:
         full = np.ones((group.rows, group.length), np.bool_)
@@ -83,25 +106,47 @@ def packing(config: ModelConfig, valid: Tensor) -> dict[str, Tensor]:
 # so Paddle need not rewrite their source, which would take seconds at the first call.
 @paddle.jit.not_to_static
 def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the output of the encoder, (B, S, D). ``inputs``: also those of ``packing``."""
+    """Return the output of the encoder, (B, S, D), zero at padding tokens.
+
+    ``inputs``: to pack the batch, also those of ``packing``.
+    """
+    if "tokens" not in inputs:
+        return encode_padded(transformer, inputs)
     tokens, x = encode_packed(transformer, inputs)
     return unpacked(x, tokens, inputs["valid"])
+
+
+def encode_padded(transformer: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the output of the encoder, (B, S, D), zero at padding tokens."""
+    valid = inputs["valid"]
+    shape = paddle.shape(valid)
+    if transformer.config.positions_skip_padding:
+        positions = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
+    else:
+        positions = paddle.arange(shape[1]).expand(shape)
+    flat = {name: inputs[name].flatten(0, 1) for name in NAMES if name in inputs}
+    x = embedded(transformer, flat, positions.flatten())
+    x = transformer.encoder(x.reshape([*shape, x.shape[1]]), inputs)
+    return x.masked_fill(~valid[:, :, None], 0.0)
 
 
 def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the indices of the N real tokens, and the output of the encoder for them, (N, D).
 
-    ``inputs``: as in ``encode``.
+    ``inputs``: also those of ``packing``.
     """
     tokens = inputs["tokens"]
-    names = [name for name in ("source", "valid", "segment_ids", "task_ids") if name in inputs]
-    packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in names}
-    x = packed["source"]
-    if transformer.config.source_vocabulary:  # each token is a row of its own, which begins at its position
-        ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
-        positions = inputs["positions"][:, None] if "positions" in inputs else 0
-        x = transformer.embeddings(x[:, None], *ids, positions)[:, 0]
-    return tokens, transformer.encoder(x, inputs)
+    packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in NAMES if name in inputs}
+    return tokens, transformer.encoder(embedded(transformer, packed, inputs.get("positions")), inputs)
+
+
+def embedded(transformer: Any, tokens: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
+    """Return the embeddings of tokens, (N, D), from their inputs by name, (N, ...), and their positions, (N,)."""
+    if not transformer.config.source_vocabulary:
+        return tokens["source"]
+    # Each token is a row of its own, which begins at its position.
+    ids = [tokens[name][:, None] if name in tokens else None for name in NAMES]
+    return transformer.embeddings(*ids, 0 if positions is None else positions[:, None])[:, 0]
 
 
 @paddle.jit.not_to_static
@@ -152,24 +197,38 @@ class PackedAttention(nn.Layer):
         self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor], group: Tensor
     ) -> Tensor:
         """Return the contexts of the real tokens of a group. queries, keys, values: (N, ...). group: index, (1,)."""
-        config = self.config
         rows = paddle.gather(groups["rows"], group)
         places = part(groups["places"], groups["padded_starts"], group).reshape([rows, -1, 1])
         allowed = part(groups["allowed"], groups["padded_starts"], group).reshape([rows, 1, 1, -1])
         real = part(groups["real"], groups["starts"], group).reshape([-1, 2])
-        queries = self.pad(queries, places, config.key_size)
-        keys = self.pad(keys, places, config.key_size)
-        values = self.pad(values, places, config.value_size)
-        scores = paddle.matmul(queries * exact(config.key_size**-0.5, queries.dtype), keys, transpose_y=True)
-        # The engine adds a mask as a part of the product. The logarithm is 0 or minus infinity, and every row of a
-        # group has a real token.
-        weights = functional.softmax(scores + paddle.log(allowed.astype(scores.dtype)), axis=-1)
-        context = paddle.matmul(weights, values).transpose([0, 2, 1, 3])
-        return paddle.gather_nd(context.reshape([0, 0, config.heads * config.value_size]), real)
+        queries, keys, values = (paddle.gather_nd(x, places) for x in (queries, keys, values))
+        return paddle.gather_nd(self.attend_rows(queries, keys, values, allowed), real)
 
-    def pad(self, x: Tensor, places: Tensor, size: int) -> Tensor:
-        """Return the rows of a group, (G, H, L, size). x: (N, H * size). places: (G, L, 1)."""
-        return paddle.gather_nd(x, places).reshape([0, 0, self.config.heads, size]).transpose([0, 2, 1, 3])
+    def attend_rows(self, queries: Tensor, keys: Tensor, values: Tensor, allowed: Tensor) -> Tensor:
+        """Return the contexts of rows, (G, L, H * size). queries, keys, values: (G, L, H * size).
+
+        allowed: bool (G, 1, 1, L), True for real tokens.
+        """
+        config = self.config
+        queries, keys = self.split_heads(queries, config.key_size), self.split_heads(keys, config.key_size)
+        scores = paddle.matmul(queries * exact(config.key_size**-0.5, queries.dtype), keys, transpose_y=True)
+        # The engine adds a mask as a part of the product. The logarithm is 0 or minus infinity, and every row has a
+        # real token.
+        weights = functional.softmax(scores + paddle.log(allowed.astype(scores.dtype)), axis=-1)
+        context = paddle.matmul(weights, self.split_heads(values, config.value_size)).transpose([0, 2, 1, 3])
+        return context.reshape([0, 0, config.heads * config.value_size])
+
+    def split_heads(self, x: Tensor, size: int) -> Tensor:
+        """Split the last axis into heads: (G, L, H * size) to (G, H, L, size)."""
+        return x.reshape([0, 0, self.config.heads, size]).transpose([0, 2, 1, 3])
+
+
+class PaddedAttention(PackedAttention):
+    """Self-attention in the rows of the batch, with its padding."""
+
+    def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+        """Return the contexts of all tokens, (B, S, H * size). queries, keys, values: (B, S, H * size)."""
+        return self.attend_rows(queries, keys, values, groups["valid"][:, None, None, :])
 
 
 class PackedMaskedLM(nn.Layer):

@@ -30,7 +30,7 @@ class PackedLoss:
         """
         if dropout_masks or bool(inputs["valid"].all()):
             return self.padded(inputs, dropout_masks)
-        tokens, x = encode_packed(self.packed, {**inputs, **packing(self.packed.config, inputs["valid"])})
+        tokens, x = encode_packed(self.packed, {**inputs, **packing(self.packed.config, inputs["valid"].numpy())})
         teacher = paddle.gather(inputs["teacher"].flatten(0, 1), tokens)
         real = paddle.ones([1, len(tokens)], "bool")
         return distance(x[None], teacher[None], real), paddle.zeros([], "int64")

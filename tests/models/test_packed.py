@@ -127,13 +127,19 @@ def model(framework):
     return compiled(framework, CONFIG)
 
 
-def ragged(seed):
-    """Ids and rows of these lengths: some alone, some equal, one with padding at the left and inside."""
+MUCH_PADDING, LITTLE_PADDING = [13, 9, 9, 9, 9, 9, 2, 1], [13, 12, 10, 13, 13, 12, 11, 9]
+
+
+def ragged(seed, lengths=MUCH_PADDING):
+    """Ids and rows of these lengths: some alone, some equal, one with padding at the left and one with it inside."""
     generator = np.random.default_rng(seed)
-    valid = np.arange(13) < np.array([13, 9, 9, 9, 9, 9, 2, 1])[:, None]
+    valid = np.arange(13) < np.array(lengths)[:, None]
     valid[1] = np.roll(valid[1], 3)
     valid[2, [4, 10]] = valid[2, [10, 4]]
     return generator.integers(0, CONFIG.source_vocabulary, valid.shape, np.int32), valid
+
+
+both_paddings = pytest.mark.parametrize("lengths", [MUCH_PADDING, LITTLE_PADDING], ids=["much", "little"])
 
 
 def encode(model, **arrays):
@@ -142,10 +148,11 @@ def encode(model, **arrays):
         return model.to_numpy(model.backend.encode({name: model.backend.to_tensor(arrays[name]) for name in arrays}))
 
 
+@both_paddings
 @pytest.mark.parametrize("row", range(8))
-def test_a_row_never_sees_its_neighbours(row, model):
+def test_a_row_never_sees_its_neighbours(row, lengths, model):
     """Not a bit of its result changes with the tokens of the others, as long as these keep their lengths."""
-    ids, valid = ragged(0)
+    ids, valid = ragged(0, lengths)
     others, _ = ragged(1)
     others[row] = ids[row]
     assert np.array_equal(model.encode(ids, valid)[row], model.encode(others, valid)[row])
@@ -170,10 +177,23 @@ def test_a_batch_that_takes_another_path_is_right(lengths, model):
     assert ForwardTruth(triglot.initialize(CONFIG), batch, "float32").judge(results).verdict == "pass"
 
 
+@both_paddings
+@pytest.mark.parametrize("skip_padding", [False, True])
+def test_a_batch_with_padding_is_right(skip_padding, lengths, framework):
+    """And zero at padding tokens. Paddle does not pack a batch with little padding."""
+    config = replace(CONFIG, positions_skip_padding=skip_padding)
+    checkpoint, model = triglot.initialize(config), compiled(framework, config)
+    batch = inputs.encoder_batch(config, *ragged(0, lengths))
+    results = {"output": model.encode(batch.source, batch.valid), **model.heads(batch.source, batch.valid)}
+    assert ForwardTruth(checkpoint, batch, "float32").judge(results).verdict == "pass"
+    assert not results["output"][~batch.valid].any()
+
+
+@both_paddings
 @pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
-def test_nothing_of_a_neighbour_spreads(row, framework):
+def test_nothing_of_a_neighbour_spreads(row, lengths, framework):
     """Not even NaN, which a product with a weight of zero would keep."""
-    model, (_, valid) = compiled(framework, VECTORS), ragged(0)
+    model, (_, valid) = compiled(framework, VECTORS), ragged(0, lengths)
     vectors = np.random.default_rng(0).normal(size=(*valid.shape, VECTORS.hidden_size)).astype(np.float32)
     clean = encode(model, source=vectors, valid=valid)
     vectors[row] = np.nan
@@ -196,16 +216,19 @@ def test_results_belong_to_the_caller(model):
         assert np.array_equal(model.to_numpy(tensor), array)
 
 
-def test_paddle_builds_one_engine_for_all_shapes(monkeypatch):
+def test_paddle_builds_an_engine_for_packed_tokens_and_one_for_padded_ones(monkeypatch):
+    """They serve all shapes."""
     from paddle import inference
 
     built = []
     create = inference.create_predictor
     monkeypatch.setattr(inference, "create_predictor", lambda config: built.append(config) or create(config))
     model = triglot.build("paddle", triglot.initialize(CONFIG), mode="compiled")
-    for shape in SHAPES:
-        model.encode(np.ones(shape, np.int64))
-    assert len(built) == 1
+    for length in [13, 9, 13, 7]:
+        for rows in MUCH_PADDING, LITTLE_PADDING:
+            ids, valid = ragged(0, rows)
+            model.encode(ids[:length, :length], valid[:length, :length])
+    assert len(built) == 2
 
 
 @pytest.mark.usefixtures("without_cpp")
