@@ -17,6 +17,7 @@ from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
 from .execution import in_mode
+from .fused import can_fuse, with_fused_attention
 from .generation import Generator
 from .packed import Packed, has_kernels
 from .packed_loss import PackedLoss
@@ -48,8 +49,10 @@ class Backend:
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:
-            self.encode = in_mode(mode, execution.encode, self.transformer)
-            self.run = in_mode(mode, execution.run, self.transformer)
+            fuses = mode == "compiled" and can_fuse(self.config, device)
+            transformer = with_fused_attention(self.transformer) if fuses else self.transformer
+            self.encode = in_mode(mode, execution.encode, transformer)
+            self.run = in_mode(mode, execution.run, transformer)
         self.run_eagerly = partial(execution.run, self.transformer)
         # Weights may change between gradients, so they cannot be compiled in.
         self.loss = in_mode("jit" if mode == "jit" else "eager", training.loss, self.transformer)

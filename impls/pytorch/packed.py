@@ -246,10 +246,16 @@ class PackedMaskedLM(nn.Module):
 
 def packed_linears(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedLinear]:
     """Return two linear layers of an attention: query, key and value in one, and the output."""
+    return PackedLinear(*projection_parameters(attention)), PackedLinear(attention.output.weight, attention.output.bias)
+
+
+def projection_parameters(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return copies of the weights of query, key and value in one, (out, in), and of their biases, (out,), if any."""
     projections = attention.query, attention.key, attention.value
-    weight = torch.cat([projection.weight for projection in projections])
-    bias = torch.cat([projection.bias for projection in projections]) if attention.config.projection_bias else None
-    return PackedLinear(weight, bias), PackedLinear(attention.output.weight, attention.output.bias)
+    weight = torch.cat([projection.weight.detach() for projection in projections])
+    if not attention.config.projection_bias:
+        return weight, None
+    return weight, torch.cat([projection.bias.detach() for projection in projections])
 
 
 def has_kernels(dtype: str) -> bool:

@@ -78,7 +78,7 @@ OWN_WORDS = {("numpy_reference", "training.py"): ("", "gradients")}  # a forward
 
 
 # What only serves speed, in the frameworks that need it.
-FOR_SPEED = {"packed.py", "packed_loss.py"}
+FOR_SPEED = {"packed.py", "packed_loss.py", "fused.py"}
 
 
 def files(package):
