@@ -1,8 +1,8 @@
 """Unusual inputs: what users do and random batches do not, one batch for each kind.
 
 ``length_one``       a single token, and a target of one: nothing to average, nothing to mask
-``maximum_length``   the greatest length, with padding inside, and the longest target: the last position, the longest
-                     sums; a single row, but not in a short model
+``maximum_length``   the greatest length, with a little padding inside, and the longest target: the last position, the
+                     longest sums; a single row, but not in a short model
 ``short_rows``       more rows than in any other batch, an odd number, of one token or two
 ``repeated_tokens``  each row repeats one token, so rounding decides what differs
 ``edge_ids``         the first and the last id of the vocabulary, the special ids, and the largest segment and task
@@ -53,11 +53,11 @@ def shifted(batch: Batch, offset: float) -> Batch:
 
 
 def _longest(config: ModelConfig, lengths: Sequence[int], generator: np.random.Generator) -> Batch:
-    """Return rows of the greatest length in which every fifth token is padding, but not the last one."""
+    """Return rows of the greatest length in which one token of 20 is padding, but not the last one."""
     # One row is cheapest, unless other batches have this shape already, for which frameworks have compiled.
     longest = config.source_max_length
     rows = len(lengths) if max(lengths) == longest else 1
-    valid = np.broadcast_to(np.arange(longest) % 5 != 1, (rows, longest)).copy()
+    valid = np.broadcast_to(np.arange(longest) % 20 != 1, (rows, longest)).copy()
     valid[:, -1] = True
     return _padded(random_batch(config, [longest] * rows, generator), valid)
 

@@ -6,13 +6,13 @@ with little padding is computed as it is. The programs run in Paddle's inference
 oneDNN's kernels, and fuses activations and masks.
 
 Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
-group; H heads; n groups, which have P tokens when they are padded.
+group; H heads; P places for tokens in all groups together.
 """
 
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import paddle
@@ -20,7 +20,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional
 
 from triglot.shared.arrays import Bools
-from triglot.shared.inputs.packing import pack
+from triglot.shared.inputs.packing import Group, pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
 
@@ -32,8 +32,13 @@ from .transformer import Transformer
 
 NAMES = ("source", "valid", "segment_ids", "task_ids")  # the inputs of an encoder
 
-# From this share of real tokens on, packing takes longer than it saves. Measured on two cores of an AMD EPYC.
-FULL_ENOUGH = 0.8
+GROUPS = 3  # of rows; the programs have no loop over groups, so their number is fixed
+
+# A batch whose share of padding is below WIDTH / D, and below MOST_PADDING, is not packed. For each token, packing
+# moves D numbers several times; for each token of padding, it saves products with D * D weights. Measured for hidden
+# sizes 384 and 768 on two cores of an AMD EPYC.
+WIDTH = 64
+MOST_PADDING = 0.2
 
 AnyLayer = TypeVar("AnyLayer", bound=nn.Layer)
 
@@ -60,9 +65,9 @@ class Packed:
     def compute(self, program: Callable[..., Any], inputs: Mapping[str, Tensor]) -> Any:
         """Return what ``program`` returns for a batch, with or without packing."""
         valid = inputs["valid"].numpy()
-        if valid.mean() < FULL_ENOUGH:
-            return self.packed[program]({**inputs, **packing(self.config, valid)})
-        return self.padded[program](inputs)
+        if gains_nothing(self.config, valid):
+            return self.padded[program](inputs)
+        return self.packed[program]({**inputs, **packing(self.config, valid)})
 
 
 def programs(transformer: Any) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -73,30 +78,31 @@ def programs(transformer: Any) -> dict[Callable[..., Any], Callable[..., Any]]:
     return {program: in_mode("compiled", program, transformer) for program in (encode, run)}
 
 
+def gains_nothing(config: ModelConfig, valid: Bools) -> bool:
+    """Return whether a batch has too little padding for packing to be faster. valid: bool (B, S)."""
+    return 1 - valid.mean() < min(WIDTH / config.hidden_size, MOST_PADDING)
+
+
 def packing(config: ModelConfig, valid: Bools) -> dict[str, Tensor]:
     """Return the packing of a batch as inputs of a program, by name. valid: bool (B, S), True for real tokens.
 
-    "tokens" and "positions", (N,): see ``packing.Packing``. "rows", (n,): the number of rows of each group.
-    "starts" and "padded_starts", (n + 1,): where each group begins among the N tokens, and among the P tokens of
-    all padded groups. "places", (P, 1): the index of the packed token at each of them. "allowed", bool (P,): True
-    for real tokens. "real", (N, 2): the row and the column of each real token in its group.
+    "tokens" and "positions", (N,): see ``packing.Packing``. For each group k, "group_k", (G, L, 1): the index of the
+    packed token at each place, and "mask_k", (G, 1, 1, L), to be added to scores: minus infinity at padding. "places",
+    (N,): the place of each packed token among all P.
     """
     packed = pack(valid, skip_padding=config.positions_skip_padding)
-    allowed, places = [], []
-    for group in packed.groups:
+    arrays = {"tokens": packed.tokens, "positions": packed.positions}
+    groups = packed.groups(most_rows=len(valid), most_groups=GROUPS)
+    # If there are fewer, the others show the first token, and nothing reads their results.
+    groups += (Group(0, 1, 1, 1, None, None),) * (GROUPS - len(groups))
+    allowed = []
+    for number, group in enumerate(groups):
         full = np.ones((group.rows, group.length), np.bool_)
         allowed.append(full if group.valid is None else group.valid)
-        places.append(group.start + (np.arange(full.size) if group.places is None else group.places))
-    arrays = {
-        "tokens": packed.tokens,
-        "positions": packed.positions,
-        "rows": np.array([group.rows for group in packed.groups]),
-        "starts": np.array([0, *(group.stop for group in packed.groups)]),
-        "padded_starts": np.cumsum([0, *map(len, places)]),
-        "places": np.concatenate(places)[:, None],
-        "allowed": np.concatenate([mask.ravel() for mask in allowed]),
-        "real": np.concatenate([np.argwhere(mask) for mask in allowed]),
-    }
+        places = np.arange(full.size) if group.places is None else group.places
+        arrays[f"group_{number}"] = (group.start + places).reshape([*full.shape, 1])
+        arrays[f"mask_{number}"] = np.where(allowed[-1], 0.0, -np.inf).astype(np.float32)[:, None, None, :]
+    arrays["places"] = np.flatnonzero(np.concatenate([mask.ravel() for mask in allowed]))[: len(packed.tokens)]
     if not config.source_vocabulary or config.positions == "none":
         del arrays["positions"]  # the engine refuses an input that nothing reads
     return {name: paddle.to_tensor(array) for name, array in arrays.items()}
@@ -108,7 +114,7 @@ def packing(config: ModelConfig, valid: Bools) -> dict[str, Tensor]:
 def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the output of the encoder, (B, S, D), zero at padding tokens.
 
-    ``inputs``: to pack the batch, also those of ``packing``.
+    ``inputs``: those of ``packing`` too, if the transformer takes packed tokens.
     """
     if "tokens" not in inputs:
         return encode_padded(transformer, inputs)
@@ -118,16 +124,18 @@ def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def encode_padded(transformer: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the output of the encoder, (B, S, D), zero at padding tokens."""
-    valid = inputs["valid"]
-    shape = paddle.shape(valid)
-    if transformer.config.positions_skip_padding:
-        positions = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
-    else:
+    config, valid = transformer.config, inputs["valid"]
+    padding, shape = ~valid[:, :, None], paddle.shape(valid)
+    if config.source_vocabulary:
         positions = paddle.arange(shape[1]).expand(shape)
-    flat = {name: inputs[name].flatten(0, 1) for name in NAMES if name in inputs}
-    x = embedded(transformer, flat, positions.flatten())
-    x = transformer.encoder(x.reshape([*shape, x.shape[1]]), inputs)
-    return x.masked_fill(~valid[:, :, None], 0.0)
+        if config.positions_skip_padding:
+            positions = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
+        flat = {name: inputs[name].flatten() for name in NAMES if name in inputs}
+        x = embedded(transformer, flat, positions.flatten()).reshape([*shape, config.hidden_size])
+    else:
+        x = inputs["source"].masked_fill(padding, 0.0)  # huge numbers would make the scores infinite
+    mask = paddle.log(valid[:, None, None, :].astype(x.dtype))  # 0 for real tokens, minus infinity at padding
+    return transformer.encoder(x, {"mask": mask}).masked_fill(padding, 0.0)
 
 
 def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -137,16 +145,17 @@ def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     """
     tokens = inputs["tokens"]
     packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in NAMES if name in inputs}
-    return tokens, transformer.encoder(embedded(transformer, packed, inputs.get("positions")), inputs)
+    x = packed["source"]
+    if transformer.config.source_vocabulary:
+        x = embedded(transformer, packed, inputs.get("positions"))
+    return tokens, transformer.encoder(x, inputs)
 
 
-def embedded(transformer: Any, tokens: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
-    """Return the embeddings of tokens, (N, D), from their inputs by name, (N, ...), and their positions, (N,)."""
-    if not transformer.config.source_vocabulary:
-        return tokens["source"]
+def embedded(transformer: Any, ids: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
+    """Return the embeddings of tokens, (N, D), from their ids by name, (N,), and their positions, (N,), if any."""
     # Each token is a row of its own, which begins at its position.
-    ids = [tokens[name][:, None] if name in tokens else None for name in NAMES]
-    return transformer.embeddings(*ids, 0 if positions is None else positions[:, None])[:, 0]
+    columns = [ids[name][:, None] if name in ids else None for name in NAMES]
+    return transformer.embeddings(*columns, 0 if positions is None else positions[:, None])[:, 0]
 
 
 @paddle.jit.not_to_static
@@ -158,7 +167,7 @@ def run(transformer: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Tensor,
 
 
 class PackedAttention(nn.Layer):
-    """Self-attention in groups of rows."""
+    """Self-attention in ``GROUPS`` groups of rows."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
@@ -179,42 +188,22 @@ class PackedAttention(nn.Layer):
 
     def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
         """Return the contexts of all tokens, (N, H * size). queries, keys, values: (N, H * size)."""
-        projected = queries, keys, values
-        # The loop is part of the program, which serves any number of groups. The first group is outside, because the
-        # engine cannot begin with a context of no tokens.
-        first, end = paddle.zeros([1], "int64"), paddle.shape(groups["rows"])[0]
-        _, context = cast(
-            "list[Tensor]",
-            paddle.static.nn.while_loop(
-                lambda group, _: group < end,
-                lambda group, context: [group + 1, paddle.concat([context, self.attend(*projected, groups, group)])],
-                [first + 1, self.attend(*projected, groups, first)],
-            ),
-        )
-        return context
+        contexts = []
+        for number in range(GROUPS):
+            rows = groups[f"group_{number}"]
+            own = (paddle.gather_nd(x, rows) for x in (queries, keys, values))
+            contexts.append(self.attend(*own, mask=groups[f"mask_{number}"]).flatten(0, 1))
+        return paddle.gather(paddle.concat(contexts), groups["places"])
 
-    def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor], group: Tensor
-    ) -> Tensor:
-        """Return the contexts of the real tokens of a group. queries, keys, values: (N, ...). group: index, (1,)."""
-        rows = paddle.gather(groups["rows"], group)
-        places = part(groups["places"], groups["padded_starts"], group).reshape([rows, -1, 1])
-        allowed = part(groups["allowed"], groups["padded_starts"], group).reshape([rows, 1, 1, -1])
-        real = part(groups["real"], groups["starts"], group).reshape([-1, 2])
-        queries, keys, values = (paddle.gather_nd(x, places) for x in (queries, keys, values))
-        return paddle.gather_nd(self.attend_rows(queries, keys, values, allowed), real)
-
-    def attend_rows(self, queries: Tensor, keys: Tensor, values: Tensor, allowed: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return the contexts of rows, (G, L, H * size). queries, keys, values: (G, L, H * size).
 
-        allowed: bool (G, 1, 1, L), True for real tokens.
+        mask: (G, 1, 1, L), added to the scores.
         """
         config = self.config
         queries, keys = self.split_heads(queries, config.key_size), self.split_heads(keys, config.key_size)
         scores = paddle.matmul(queries * exact(config.key_size**-0.5, queries.dtype), keys, transpose_y=True)
-        # The engine adds a mask as a part of the product. The logarithm is 0 or minus infinity, and every row has a
-        # real token.
-        weights = functional.softmax(scores + paddle.log(allowed.astype(scores.dtype)), axis=-1)
+        weights = functional.softmax(scores + mask, axis=-1)
         context = paddle.matmul(weights, self.split_heads(values, config.value_size)).transpose([0, 2, 1, 3])
         return context.reshape([0, 0, config.heads * config.value_size])
 
@@ -224,11 +213,11 @@ class PackedAttention(nn.Layer):
 
 
 class PaddedAttention(PackedAttention):
-    """Self-attention in the rows of the batch, with its padding."""
+    """Self-attention in the rows of the batch. It takes (B, S, D) in place of (N, D), and one "mask", (B, 1, 1, S)."""
 
     def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
         """Return the contexts of all tokens, (B, S, H * size). queries, keys, values: (B, S, H * size)."""
-        return self.attend_rows(queries, keys, values, groups["valid"][:, None, None, :])
+        return self.attend(queries, keys, values, groups["mask"])
 
 
 class PackedMaskedLM(nn.Layer):
@@ -247,13 +236,8 @@ class PackedMaskedLM(nn.Layer):
         return unpacked(paddle.matmul(x, table, transpose_y=True) + head.bias, tokens, valid)
 
 
-def part(array: Tensor, starts: Tensor, group: Tensor) -> Tensor:
-    """Return the part of an array that belongs to a group."""
-    return paddle.slice(array, [0], [paddle.gather(starts, group)], [paddle.gather(starts, group + 1)])
-
-
 def with_attention(transformer: Transformer, kind: type[PackedAttention]) -> Any:
-    """Return the same transformer for packed tokens. The weights are shared with the original."""
+    """Return the same transformer with another self-attention. The weights are shared with the original."""
     layers = [swapped(layer, attention=kind(layer.attention)) for layer in transformer.encoder.layers]
     return swapped(transformer, encoder=swapped(transformer.encoder, layers=nn.LayerList(layers)))
 

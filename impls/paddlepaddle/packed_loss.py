@@ -21,7 +21,7 @@ class PackedLoss:
 
     def __init__(self, transformer: Transformer, padded: Loss) -> None:
         self.padded = padded
-        self.packed = with_attention(transformer, TrainedAttention)
+        self.packed = with_attention(transformer, PackedAttention)
 
     def __call__(self, inputs: Mapping[str, Tensor], dropout_masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss. The second result, the number of correct labels, is always 0.
@@ -34,12 +34,3 @@ class PackedLoss:
         teacher = paddle.gather(inputs["teacher"].flatten(0, 1), tokens)
         real = paddle.ones([1, len(tokens)], "bool")
         return distance(x[None], teacher[None], real), paddle.zeros([], "int64")
-
-
-class TrainedAttention(PackedAttention):
-    """Self-attention in groups of rows, operation by operation."""
-
-    def contexts(self, queries: Tensor, keys: Tensor, values: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
-        """Return the contexts of all tokens, (N, H * size). queries, keys, values: (N, H * size)."""
-        numbers = paddle.arange(len(groups["rows"])).split(len(groups["rows"]))
-        return paddle.concat([self.attend(queries, keys, values, groups, number) for number in numbers])

@@ -49,7 +49,7 @@ class Backend:
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:
-            fuses = mode == "compiled" and can_fuse(self.config, device)
+            fuses = mode == "compiled" and can_fuse(self.config, device, dtype)
             transformer = with_fused_attention(self.transformer) if fuses else self.transformer
             self.encode = in_mode(mode, execution.encode, transformer)
             self.run = in_mode(mode, execution.run, transformer)

@@ -107,7 +107,7 @@ def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     if config.source_vocabulary:  # each token is a row of its own, which begins at its position
         ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
         x = transformer.embeddings(x[:, None], *ids, positions[:, None])[:, 0]
-    x = transformer.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups])
+    x = transformer.encoder(x, [PlacedGroup(group, x.dtype) for group in packing.groups()])
     return tokens[:number], x[:number]
 
 

@@ -17,8 +17,8 @@ from triglot.shared.model.config import ModelConfig
 # The number formats that the packed encoders support. In others they would not be faster.
 DTYPES = ("float32", "bfloat16")
 
-# A group has every row that is as long as its longest, and shorter rows, at least half as long, up to this many rows in
-# all. With fewer rows, attention is called too often; with more, or with shorter ones, too much padding is computed.
+# In a group, unless more rows have exactly the same length. With fewer, attention is called too often; with more, too
+# much padding is computed.
 MOST_ROWS = 16
 
 
@@ -59,10 +59,13 @@ class Packing:
     positions: Array
     lengths: Array
 
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The groups that divide the rows."""
-        return tuple(_groups(self.lengths))
+    def groups(self, most_rows: int = MOST_ROWS, most_groups: int | None = None) -> tuple[Group, ...]:
+        """Divide the rows into groups.
+
+        A group has every row that is as long as its longest, and shorter rows, at least half as long, up to
+        ``most_rows`` in all. If there are ``most_groups``, the last has all rows that are left.
+        """
+        return tuple(_groups(self.lengths, most_rows, most_groups))
 
 
 def pack(valid: Bools, *, skip_padding: bool) -> Packing:
@@ -79,15 +82,16 @@ def pack(valid: Bools, *, skip_padding: bool) -> Packing:
     return Packing(order[row] * length + place, positions, lengths[order])
 
 
-def _groups(lengths: Array) -> Iterator[Group]:
+def _groups(lengths: Array, most_rows: int, most_groups: int | None) -> Iterator[Group]:
     """Yield the groups of rows of these lengths, longest first."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    first = 0
+    first = number = 0
     while first < len(lengths):
+        number += 1
         longest = int(lengths[first])
         equal = int(np.count_nonzero(lengths[first:] == longest))
-        similar = int(np.count_nonzero(2 * lengths[first : first + MOST_ROWS] >= longest))
-        stop = first + max(equal, similar)
+        similar = int(np.count_nonzero(2 * lengths[first : first + most_rows] >= longest))
+        stop = len(lengths) if number == most_groups else first + max(equal, similar)
         own = lengths[first:stop]
         span = int(starts[first]), int(starts[stop])
         if own[-1] == longest:

@@ -53,10 +53,14 @@ def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
     compare_with_eager("torch", make_checkpoint(replace(SMALL_ENCODER, heads_on_top=())), mode)
 
 
-@pytest.mark.parametrize("config", [SMALL, SMALL_ENCODER], ids=["pair", "packed encoder"])
-def test_paddle_inference_engine_computes_in_bfloat16(config, make_checkpoint):
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [(SMALL, [9, 1, 4]), (SMALL_ENCODER, [9, 1, 4]), (SMALL_ENCODER, [9, 8, 9])],
+    ids=["pair", "packed encoder", "encoder with little padding"],
+)
+def test_paddle_inference_engine_computes_in_bfloat16(config, lengths, make_checkpoint):
     """Its outputs are as exact as bfloat16 allows, and are not rounded float32 outputs."""
-    batch: Any = inputs.random_batch(config, [9, 1, 4], np.random.default_rng(0))
+    batch: Any = inputs.random_batch(config, lengths, np.random.default_rng(0))
     weights = rounded_weights(make_checkpoint(config), "bfloat16")
     model: Any = triglot.build("paddle", weights, mode="compiled", dtype="bfloat16")
     wide: Any = triglot.build("paddle", weights, mode="compiled")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import triglot
 from triglot.impls import PACKAGES
+from triglot.impls.paddlepaddle import packed as paddle_packed
 from triglot.impls.pytorch.packed import with_spares
 from triglot.parity import gradients as judged
 from triglot.parity.output_names import name_gradients
@@ -32,8 +33,9 @@ from triglot.shared.training.plan import Plan
 CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
 
 
+@pytest.mark.parametrize("limits", [{}, {"most_rows": 40, "most_groups": 2}], ids=["PyTorch", "Paddle"])
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7).filter(any), min_size=1, max_size=40))
-def test_every_real_token_is_packed_once_into_a_group(rows):
+def test_every_real_token_is_packed_once_into_a_group(limits, rows):
     valid = np.array(rows)
     for skip_padding in (False, True):
         packing = pack(valid, skip_padding=skip_padding)
@@ -42,7 +44,7 @@ def test_every_real_token_is_packed_once_into_a_group(rows):
         places = (valid.cumsum(axis=1) - 1 if skip_padding else np.tile(np.arange(7), (len(rows), 1))).ravel()
         assert packing.positions.tolist() == places[packing.tokens].tolist()
         end = 0
-        for group in packing.groups:
+        for group in packing.groups(**limits):
             assert group.start == end
             end = group.stop
             own = of_row[group.start : group.stop]
@@ -72,7 +74,12 @@ def test_every_real_token_is_packed_once_into_a_group(rows):
 def test_rows_of_similar_length_are_one_group(lengths, rows):
     longest = max(lengths)
     packing = pack(np.arange(longest) < np.array(lengths)[:, None], skip_padding=False)
-    assert [group.rows for group in packing.groups] == rows
+    assert [group.rows for group in packing.groups()] == rows
+
+
+def test_the_last_of_a_limited_number_of_groups_has_the_rest():
+    packing = pack(np.arange(40) < np.array([[40], [20], [9], [4], [2], [1]]), skip_padding=False)
+    assert [group.rows for group in packing.groups(most_rows=6, most_groups=2)] == [2, 4]
 
 
 @given(st.integers(1, 100_000))
@@ -192,10 +199,12 @@ def test_a_batch_with_padding_is_right(skip_padding, lengths, framework):
 @both_paddings
 @pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
 def test_nothing_of_a_neighbour_spreads(row, lengths, framework):
-    """Not even NaN, which a product with a weight of zero would keep."""
+    """Not even NaN, which a product with a weight of zero would keep. Nor does anything of the padding."""
     model, (_, valid) = compiled(framework, VECTORS), ragged(0, lengths)
     vectors = np.random.default_rng(0).normal(size=(*valid.shape, VECTORS.hidden_size)).astype(np.float32)
     clean = encode(model, source=vectors, valid=valid)
+    vectors[~valid] = 3e38
+    assert np.array_equal(encode(model, source=vectors, valid=valid), clean)
     vectors[row] = np.nan
     spoiled = encode(model, source=vectors, valid=valid)
     assert np.isnan(spoiled[row][valid[row]]).all()
@@ -216,6 +225,14 @@ def test_results_belong_to_the_caller(model):
         assert np.array_equal(model.to_numpy(tensor), array)
 
 
+@pytest.mark.parametrize(("hidden_size", "share"), [(16, 0.2), (384, 1 / 6), (768, 1 / 12)])
+def test_paddle_does_not_pack_a_batch_with_little_padding(hidden_size, share):
+    """The wider the model, the less padding is worth the packing."""
+    config = replace(CONFIG, hidden_size=hidden_size, heads=4)
+    padding = [round(240 * share) - 1, round(240 * share) + 1]
+    assert [paddle_packed.gains_nothing(config, np.arange(240)[None] >= number) for number in padding] == [True, False]
+
+
 def test_paddle_builds_an_engine_for_packed_tokens_and_one_for_padded_ones(monkeypatch):
     """They serve all shapes."""
     from paddle import inference
@@ -224,10 +241,11 @@ def test_paddle_builds_an_engine_for_packed_tokens_and_one_for_padded_ones(monke
     create = inference.create_predictor
     monkeypatch.setattr(inference, "create_predictor", lambda config: built.append(config) or create(config))
     model = triglot.build("paddle", triglot.initialize(CONFIG), mode="compiled")
-    for length in [13, 9, 13, 7]:
-        for rows in MUCH_PADDING, LITTLE_PADDING:
-            ids, valid = ragged(0, rows)
-            model.encode(ids[:length, :length], valid[:length, :length])
+    much, little = (ragged(0, lengths)[1] for lengths in (MUCH_PADDING, LITTLE_PADDING))
+    batches = [np.ones((1, 5), bool), much, np.ones((3, 1), bool), little, much[1:, :9], much[[0, 7]]]
+    for valid in batches:
+        model.encode(np.ones(valid.shape, np.int64), valid)
+    assert [paddle_packed.gains_nothing(CONFIG, valid) for valid in batches] == [True, False, True, True, False, False]
     assert len(built) == 2
 
 
@@ -260,9 +278,10 @@ def test_threads_that_share_a_model_get_their_own_results(model):
         assert [*pool.map(differing, range(2))] == [0, 0]
 
 
-def test_threads_may_make_the_first_calls(framework):
+@both_paddings
+def test_threads_may_make_the_first_calls(lengths, framework):
     """While a framework compiles in one thread, another one begins."""
-    model, batch = triglot.build(framework, triglot.initialize(CONFIG), mode="compiled"), ragged(0)
+    model, batch = triglot.build(framework, triglot.initialize(CONFIG), mode="compiled"), ragged(0, lengths)
     with ThreadPoolExecutor(4) as pool:
         encoded = [pool.submit(model.encode, *batch) for _ in range(2)]
         scored = [pool.submit(model.heads, *batch) for _ in range(2)]

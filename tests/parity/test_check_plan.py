@@ -58,6 +58,7 @@ def test_a_short_model_has_its_greatest_length_in_most_batches(positions, longes
     assert full.valid.shape == ((4, longest) if longest == positions else (1, positions))
     assert full.valid[:, [0, -1]].all()
     assert full.valid.all() == (positions == 2)
+    assert full.valid.mean() > 0.93, "so that Paddle does not pack it, and parity covers its program for such batches"
 
 
 PROCESSES = [("", "dan", ""), ("", "da", ""), ("n", "da", "n"), ("n", "da", ""), ("", "na", "")]
