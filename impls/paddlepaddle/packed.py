@@ -2,11 +2,11 @@
 
 It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
 it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. A batch
-with little padding is computed as it is. The programs run in Paddle's inference engine, which lays out the weights for
+with little or no padding is not packed. The programs run in Paddle's inference engine, which lays out the weights for
 oneDNN's kernels, and fuses activations and masks.
 
 Shapes: B batch, S length, N real tokens in the batch, D hidden size, V vocabulary; G rows of at most L tokens in a
-group; H heads; P places for tokens in all groups together.
+group; H heads; P tokens in all padded groups, including padding.
 """
 
 import copy
@@ -32,7 +32,7 @@ from .transformer import Transformer
 
 NAMES = ("source", "valid", "segment_ids", "task_ids")  # the inputs of an encoder
 
-GROUPS = 3  # of rows; the programs have no loop over groups, so their number is fixed
+GROUPS = 3  # groups of rows in each batch; fixed, because the programs have no loop over groups
 
 # A batch whose share of padding is below WIDTH / D, and below MOST_PADDING, is not packed. For each token, packing
 # moves D numbers several times; for each token of padding, it saves products with D * D weights. Measured for hidden
@@ -88,19 +88,19 @@ def packing(config: ModelConfig, valid: Bools) -> dict[str, Tensor]:
 
     "tokens" and "positions", (N,): see ``packing.Packing``. For each group k, "group_k", (G, L, 1): the index of the
     packed token at each place, and "mask_k", (G, 1, 1, L), to be added to scores: minus infinity at padding. "places",
-    (N,): the place of each packed token among all P.
+    (N,): the index of each packed token among the P tokens of the padded groups.
     """
     packed = pack(valid, skip_padding=config.positions_skip_padding)
     arrays = {"tokens": packed.tokens, "positions": packed.positions}
     groups = packed.groups(most_rows=len(valid), most_groups=GROUPS)
-    # If there are fewer, the others show the first token, and nothing reads their results.
+    # If there are fewer, the missing ones are filled with the first token, and nothing reads their results.
     groups += (Group(0, 1, 1, 1, None, None),) * (GROUPS - len(groups))
     allowed = []
     for number, group in enumerate(groups):
         full = np.ones((group.rows, group.length), np.bool_)
         allowed.append(full if group.valid is None else group.valid)
-        places = np.arange(full.size) if group.places is None else group.places
-        arrays[f"group_{number}"] = (group.start + places).reshape([*full.shape, 1])
+        indices = group.start + (np.arange(full.size) if group.places is None else group.places)
+        arrays[f"group_{number}"] = indices.reshape([*full.shape, 1])
         arrays[f"mask_{number}"] = np.where(allowed[-1], 0.0, -np.inf).astype(np.float32)[:, None, None, :]
     arrays["places"] = np.flatnonzero(np.concatenate([mask.ravel() for mask in allowed]))[: len(packed.tokens)]
     if not config.source_vocabulary or config.positions == "none":

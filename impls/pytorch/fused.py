@@ -20,15 +20,15 @@ from .transformer import Transformer
 
 
 def can_fuse(config: ModelConfig, device: str, dtype: str) -> bool:
-    """Return whether a model runs with fused attention: on a GPU, an encoder whose padding contributes nothing.
+    """Return whether attention is fused: on a GPU, in 16 bits, in an encoder whose padding contributes nothing.
 
-    In float32 it was not faster, and float64 has no fused kernel.
+    In float32, fused attention is not faster, and float64 has no fused kernel.
     """
     return config.kind == "encoder" and config.masking == "exclude" and device == "cuda" and dtype in HALVES
 
 
 def with_fused_attention(transformer: Transformer) -> Transformer:
-    """Return the same transformer with fused attention. All but the projections share the weights of the original."""
+    """Return the same transformer with fused attention. Only the weights of query, key and value are copied."""
     layers: Any = transformer.encoder.layers
     return with_layers(transformer, (swapped(layer, attention=FusedAttention(layer.attention)) for layer in layers))
 

@@ -250,7 +250,7 @@ def packed_linears(attention: MultiHeadAttention) -> tuple[PackedLinear, PackedL
 
 
 def projection_parameters(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
-    """Return copies of the weights of query, key and value in one, (out, in), and of their biases, (out,), if any."""
+    """Return copies of the weights of query, key and value as one matrix, (out, in), and of their biases, (out,)."""
     projections = attention.query, attention.key, attention.value
     weight = torch.cat([projection.weight.detach() for projection in projections])
     if not attention.config.projection_bias:

@@ -17,8 +17,8 @@ from triglot.shared.model.config import ModelConfig
 # The number formats that the packed encoders support. In others they would not be faster.
 DTYPES = ("float32", "bfloat16")
 
-# In a group, unless more rows have exactly the same length. With fewer, attention is called too often; with more, too
-# much padding is computed.
+# The most rows in a group, unless more have exactly the same length. With fewer, attention is called too often; with
+# more, too much padding is computed. In PaddlePaddle, the number of groups is limited instead.
 MOST_ROWS = 16
 
 
@@ -33,7 +33,7 @@ def can_pack(config: ModelConfig, device: str, dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of similar length, which are packed one after the other: from ``start`` to ``stop``.
+    """Rows that are packed one after the other, from ``start`` to ``stop``.
 
     ``valid``: bool (G, L), True for real tokens; None if all are, so that the group needs no padding. ``places``: for
     each of the G * L tokens, its place in the group. Padding gets the place of the first token of its own row, so that
@@ -63,7 +63,7 @@ class Packing:
         """Divide the rows into groups.
 
         A group has every row that is as long as its longest, and shorter rows, at least half as long, up to
-        ``most_rows`` in all. If there are ``most_groups``, the last has all rows that are left.
+        ``most_rows`` in all. ``most_groups``: the last of them takes all remaining rows.
         """
         return tuple(_groups(self.lengths, most_rows, most_groups))
 

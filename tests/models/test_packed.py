@@ -138,7 +138,7 @@ MUCH_PADDING, LITTLE_PADDING = [13, 9, 9, 9, 9, 9, 2, 1], [13, 12, 10, 13, 13, 1
 
 
 def ragged(seed, lengths=MUCH_PADDING):
-    """Ids and rows of these lengths: some alone, some equal, one with padding at the left and one with it inside."""
+    """Ids and rows of these lengths: some alone, some equal, two with padding at the left or inside."""
     generator = np.random.default_rng(seed)
     valid = np.arange(13) < np.array(lengths)[:, None]
     valid[1] = np.roll(valid[1], 3)
