@@ -32,7 +32,7 @@ from .transformer import Transformer
 
 NAMES = ("source", "valid", "segment_ids", "task_ids")  # the inputs of an encoder
 
-GROUPS = 3  # groups of rows in each batch; fixed, because the programs have no loop over groups
+GROUPS = 3  # The number of groups of rows is fixed, because the programs do not loop over groups.
 
 # A batch whose share of padding is below WIDTH / D, and below MOST_PADDING, is not packed. For each token, packing
 # moves D numbers several times; for each token of padding, it saves products with D * D weights. Measured for hidden
@@ -46,7 +46,7 @@ AnyLayer = TypeVar("AnyLayer", bound=nn.Layer)
 class Packed:
     """A transformer on packed tokens, or on padded ones if a batch has little padding.
 
-    Each program is built at its first call, and has its own copy of the weights.
+    Each program is built when it is first called, and has its own copy of the weights.
     """
 
     def __init__(self, transformer: Transformer) -> None:

@@ -22,7 +22,7 @@ from .transformer import Transformer
 def can_fuse(config: ModelConfig, device: str, dtype: str) -> bool:
     """Return whether attention is fused: on a GPU, in 16 bits, in an encoder whose padding contributes nothing.
 
-    In float32, fused attention is not faster, and float64 has no fused kernel.
+    On an NVIDIA H200, fusing gained nothing in float32. PyTorch has no fused kernel for float64.
     """
     return config.kind == "encoder" and config.masking == "exclude" and device == "cuda" and dtype in HALVES
 
