@@ -49,14 +49,14 @@ class Packed:
 
     def encode(self, inputs: Mapping[str, Array]) -> Array:
         """Return the output of the encoder, (B, S, D), zero at padding tokens. ``inputs``: see ``execution.py``."""
-        if gains_nothing(inputs["valid"]):
+        if needs_no_packing(inputs["valid"]):
             return self.encode_padded(inputs)
         packing, x = self.encode_packed(inputs)
         return unpacked(x, packing.tokens, inputs["valid"].shape)
 
     def run(self, inputs: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Return the output of the encoder, and the outputs of the heads by name."""
-        if gains_nothing(inputs["valid"]):
+        if needs_no_packing(inputs["valid"]):
             return self.run_padded(inputs)
         packing, x = self.encode_packed(inputs)
         shape = inputs["valid"].shape
@@ -236,7 +236,7 @@ def with_heads(transformer: Transformer, names: Collection[str]) -> Transformer:
     return other
 
 
-def gains_nothing(valid: Array) -> bool:
+def needs_no_packing(valid: Array) -> bool:
     """Return whether the padded programs are faster: for a batch without padding, in a shape from the buckets."""
     rows, length = valid.shape
     recurs = length == bucket(length, WINDOW_STEPS) and rows * length == bucket(rows * length)

@@ -11,7 +11,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from . import training
-from .packed import NAMES, encode, gains_nothing, packed_inputs, with_attention
+from .packed import NAMES, encode, needs_no_packing, packed_inputs, with_attention
 from .transformer import Transformer
 
 
@@ -26,7 +26,7 @@ class PackedLoss(training.Loss):
         self, inputs: Mapping[str, Array], dropout_masks: Mapping[str, Array]
     ) -> tuple[training.Program, Mapping[str, Any]]:
         """Return the program for a batch, and its inputs."""
-        if dropout_masks or gains_nothing(inputs["valid"]):
+        if dropout_masks or needs_no_packing(inputs["valid"]):
             return super().program(inputs, dropout_masks)
         _, arrays = packed_inputs(self.config, inputs, (*NAMES, "teacher"))
         return training.Program(loss, self.packed), arrays

@@ -82,7 +82,18 @@ class _Program(nn.Layer):
         return self.program(self.transformer, inputs, second)
 
 
-class _Deployed(nn.Layer):
+class _FlatProgram(_Program):
+    """A program whose outputs are a flat list, as the engine returns them."""
+
+    structure: Any = None  # of the outputs, before they were flattened
+
+    def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Sequence[Tensor]:
+        outputs = super().forward(inputs, second)
+        self.structure = map_structure(lambda _: 0, outputs)
+        return flatten(outputs)
+
+
+class _Deployed:
     """A program in Paddle's inference engine, the documented way to deploy; on the CPU with oneDNN.
 
     The engine is built at the first call and serves every shape. On the CPU it takes float32, even for a model in
@@ -93,33 +104,21 @@ class _Deployed(nn.Layer):
     """
 
     def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
-        super().__init__()
-        self.program = program
+        self.program, self.transformer = program, transformer
         self.dtype = transformer.parameters()[0].dtype
         self.converts = self.dtype == paddle.bfloat16 and paddle.get_device() == "cpu"
         if self.converts and not paddle.base.core.supports_bfloat16():
             raise FrameworkError("PaddlePaddle: bfloat16 needs a processor with AVX-512; choose dtype 'float32'")
-        self.transformer = transformer
         self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
-
-    def forward(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
-        """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
-        outputs = self.program(self.transformer, inputs)
-        self.structure = map_structure(lambda _: 0, outputs)
-        return flatten(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the program. The engine has one set of inputs and outputs; ``Backend`` lets threads take turns."""
         if self.converts:
             inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
         if self.predictor is None:
-            original = self.transformer
-            if self.converts:
-                self.transformer = copy.deepcopy(original).to(dtype=paddle.float32)
             self.predictor = self._build(inputs)
-            self.transformer = original
         for name in self.names:
             self.predictor.get_input_handle(name).share_external_data(inputs[name])
         self.predictor.run()
@@ -131,10 +130,15 @@ class _Deployed(nn.Layer):
         # The engine refuses an input that nothing reads.
         self.names = [name for name in inputs if name not in ("labels", "teacher")]
         specs = {name: InputSpec([None] * inputs[name].ndim, inputs[name].dtype, name) for name in self.names}
+        transformer = self.transformer
+        if self.converts:
+            transformer = copy.deepcopy(transformer).to(dtype=paddle.float32)
+        layer = _FlatProgram(self.program, transformer)
         to_static: Any = paddle.jit.to_static  # its stubs do not allow a dictionary of inputs
-        self.forward = to_static(self.forward, input_spec=[specs], full_graph=True)
+        layer.forward = to_static(layer.forward, input_spec=[specs], full_graph=True)
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            paddle.jit.save(self, f"{folder}/program")
+            paddle.jit.save(layer, f"{folder}/program")
+            self.structure = layer.structure
             config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
             config.disable_glog_info()
             if paddle.get_device() == "cpu":

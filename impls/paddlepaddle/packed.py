@@ -65,7 +65,7 @@ class Packed:
     def compute(self, program: Callable[..., Any], inputs: Mapping[str, Tensor]) -> Any:
         """Return what ``program`` returns for a batch, with or without packing."""
         valid = inputs["valid"].numpy()
-        if gains_nothing(self.config, valid):
+        if has_little_padding(self.config, valid):
             return self.padded[program](inputs)
         return self.packed[program]({**inputs, **packing(self.config, valid)})
 
@@ -78,7 +78,7 @@ def programs(transformer: Any) -> dict[Callable[..., Any], Callable[..., Any]]:
     return {program: in_mode("compiled", program, transformer) for program in (encode, run)}
 
 
-def gains_nothing(config: ModelConfig, valid: Bools) -> bool:
+def has_little_padding(config: ModelConfig, valid: Bools) -> bool:
     """Return whether a batch has too little padding for packing to be faster. valid: bool (B, S)."""
     return 1 - valid.mean() < min(WIDTH / config.hidden_size, MOST_PADDING)
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tiny_configs import BERT_WITH_HEADS, TRANSLATION
 
 import triglot
 from triglot.impls.pytorch import backend as torch_backend
@@ -13,15 +14,13 @@ from triglot.impls.pytorch import execution, fused
 from triglot.impls.pytorch.attention import MultiHeadAttention
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
-from triglot.shared.model.recipes import recipe
 
-CONFIG = replace(recipe("bert-base-tiny"), heads_on_top=("pooler", "masked_lm"), tied_embeddings=True)
 NO_BIAS = {"projection_bias": False, "output_bias": False, "key_size": 5, "attention_output_activation": "relu"}
 
 
 @pytest.mark.parametrize("fields", [{}, NO_BIAS], ids=["BERT", "no biases, key size 5, relu"])
 def test_fused_attention_is_right(fields):
-    checkpoint = triglot.initialize(replace(CONFIG, **fields))
+    checkpoint = triglot.initialize(replace(BERT_WITH_HEADS, **fields))
     batch = inputs.random_batch(checkpoint.config, [13, 9, 1, 13], np.random.default_rng(0))
     assert isinstance(batch, inputs.EncoderBatch)
     valid = batch.valid.copy()
@@ -42,7 +41,7 @@ def test_a_compiled_encoder_on_a_gpu_is_fused(monkeypatch):
     monkeypatch.setattr(torch_backend, "can_pack", lambda *_: False)
     monkeypatch.setattr(torch_backend, "can_fuse", lambda config, device, dtype: True)
     monkeypatch.setattr(torch_backend, "in_mode", lambda mode, program, transformer: compiled.append(transformer))
-    backend = triglot.build("torch", triglot.initialize(CONFIG), mode="compiled").backend
+    backend = triglot.build("torch", triglot.initialize(BERT_WITH_HEADS), mode="compiled").backend
     encode, run, _ = compiled
     assert encode is run
     assert {type(layer.attention) for layer in run.encoder.layers} == {fused.FusedAttention}
@@ -50,8 +49,8 @@ def test_a_compiled_encoder_on_a_gpu_is_fused(monkeypatch):
 
 
 def test_only_encoders_in_16_bits_on_a_gpu_are_fused():
-    fill, translation = replace(CONFIG, masking="fill", masking_value=-1e9), recipe("translation-tiny")
-    assert fused.can_fuse(CONFIG, "cuda", "bfloat16")
-    assert fused.can_fuse(CONFIG, "cuda", "float16")
-    others = [(CONFIG, "cpu", "bfloat16"), (CONFIG, "cuda", "float32"), (fill, "cuda", "bfloat16")]
-    assert not any(fused.can_fuse(*each) for each in [*others, (translation, "cuda", "bfloat16")])
+    fill = replace(BERT_WITH_HEADS, masking="fill", masking_value=-1e9)
+    assert fused.can_fuse(BERT_WITH_HEADS, "cuda", "bfloat16")
+    assert fused.can_fuse(BERT_WITH_HEADS, "cuda", "float16")
+    others = [(BERT_WITH_HEADS, "cpu", "bfloat16"), (BERT_WITH_HEADS, "cuda", "float32"), (fill, "cuda", "bfloat16")]
+    assert not any(fused.can_fuse(*each) for each in [*others, (TRANSLATION, "cuda", "bfloat16")])

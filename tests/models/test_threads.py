@@ -1,0 +1,26 @@
+"""The number of threads that a user chose, and Paddle's import, which sets ``OMP_NUM_THREADS``."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("first", ["triglot.impls.paddlepaddle", "triglot, paddle, triglot.impls.paddlepaddle"])
+@pytest.mark.parametrize("chosen", [None, "1"])
+def test_paddle_leaves_the_threads_of_others_alone(chosen, first):
+    """Its import sets OMP_NUM_THREADS to 1, if it is unset."""
+    code = f"import os, {first}; print(os.environ.get('OMP_NUM_THREADS'))"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"OMP_NUM_THREADS": chosen} if chosen else {}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(chosen)
+
+
+def test_a_number_of_threads_that_was_set_before_paddle_is_kept():
+    code = "import os, triglot; os.environ['OMP_NUM_THREADS'] = '4'; import paddle, triglot.impls.paddlepaddle"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-c", f"{code}; print(os.environ.get('OMP_NUM_THREADS'))"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "4"
