@@ -62,9 +62,6 @@ def render(report: Report, command: str) -> str:
     return template.render(
         report=report,
         command=command,
-        settings="; ".join(
-            dict.fromkeys(f"{row.dtype}, mode {row.mode}" for row in report.rows if row.check != ORIGINAL)
-        ),
         maps=[*_layer_maps(report), _other_values(report)],
         amplifications=_amplifications(report),
         facts=[(name, str(value)) for name, value in report.environment.items() if isinstance(value, str | int)],

@@ -120,6 +120,11 @@ class Report:
         return "pass" if verdicts == {"pass"} and passed == set(self.frameworks) else "incomplete"
 
     @property
+    def settings(self) -> str:
+        """The number format and the mode, such as "float32, mode eager"; several if the rows differ in them."""
+        return "; ".join(dict.fromkeys(f"{row.dtype}, mode {row.mode}" for row in self.rows if row.check != ORIGINAL))
+
+    @property
     def divergences(self) -> list[str]:
         """A sentence for each framework that diverged: where first, in which check, and by how much."""
         sentences: list[str] = []

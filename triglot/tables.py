@@ -66,6 +66,7 @@ def print_parity(report: Report) -> None:
     screen = console()
     screen.print(f"{report.model}: {report.inputs}")
     screen.print(f"weights {report.weights_digest}")
+    screen.print(f"number format {report.settings}")
     screen.print()
     lines = table(
         *word_columns("framework", "check"),

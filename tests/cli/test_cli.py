@@ -44,6 +44,7 @@ def test_parity_prints_and_writes_the_same_verdict(framework, checkpoint_file, s
     result = run("parity", checkpoint_file, *arguments, "--json", target)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
+    assert lines[2] == "number format float64, mode eager"
     assert lines[-1] == "verdict: pass"
     for check in ("masks", "output", "every value, end to end", "every step alone", "every step on probes"):
         (line,) = [line for line in lines if line.split("  ")[0].strip() == framework and f" {check} " in line]
