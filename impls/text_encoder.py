@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from triglot import impls, shared
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
-from triglot.shared.environment import hash_of_code, threads, variables
+from triglot.shared.environment import hash_of_code, threads, variables, version
 from triglot.shared.errors import InputError
 from triglot.shared.inputs.encoder import padded_batches
 from triglot.shared.inputs.tokenizer import TextTokenizer
@@ -72,7 +71,7 @@ class TextEncoder:
             "prompt": self.prompt(prompt),
             "batch_tokens": self._batch_tokens,
             **self._running,
-            "versions": {name: metadata.version(name) for name in packages},
+            "versions": {name: version(name) for name in packages},
             "variables": variables(),
             "code of Triglot": hash_of_code((impls, shared)),
             "threads": threads(),

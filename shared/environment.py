@@ -30,7 +30,7 @@ _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
 
 # Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(
-    r"(XLA|JAX|(PY)?TORCH[A-Z]*|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC)_\w+"
+    r"(XLA|JAX|(PY)?TORCH[A-Z]*|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC|CT2)_\w+"
     "|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
 )
 
@@ -50,9 +50,19 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": cores(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "variables": variables(),
     }
+
+
+def version(package: str) -> str | None:
+    """Return the version of a package, or of its build for GPUs, such as paddlepaddle-gpu; None: not installed."""
+    for name in (package, f"{package}-gpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def hash_of_code(packages: Iterable[ModuleType]) -> str:
@@ -96,13 +106,6 @@ def limit_threads(number: int | None) -> None:
 def thread_settings(number: int) -> dict[str, str]:
     """Return the environment variables that set the thread count of frameworks; set them before their import."""
     return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

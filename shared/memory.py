@@ -21,8 +21,8 @@ def keep_freed_memory() -> None:
     again for the next array, in every call of a model: that takes up to a quarter of the time of an encoder.
 
     This applies to the whole process, except that threads other than the main one still return arrays of more than 64
-    MB. Other processes cannot use the memory that it keeps. Without glibc, or if the
-    environment says what glibc shall keep, do nothing.
+    MB. Other processes cannot use the memory that it keeps. Without glibc, or if the environment says what glibc shall
+    keep, do nothing.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     chosen = any(f"MALLOC_{name.upper()}_" in os.environ or f"malloc.{name}=" in tunables for name in _SETTINGS)

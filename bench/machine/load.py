@@ -5,6 +5,7 @@ Times from a busy machine mean little, and the report says so.
 
 import os
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def available_mb() -> float:
 
 def _memory_of_process(name: str) -> int:
     if not _PROCESS.is_file():  # not Linux
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return _kibibytes(_PROCESS, name) * 1024
 
 

@@ -1,8 +1,10 @@
 """The environment variables that a report lists."""
 
+from importlib import metadata
+
 import pytest
 
-from triglot.shared.environment import environment, thread_settings
+from triglot.shared.environment import environment, thread_settings, version
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,14 @@ from triglot.shared.environment import environment, thread_settings
             "MKL_CBWR",
             "ONEDNN_MAX_CPU_ISA",
         ),
-        *("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD"),
+        *(
+            "CT2_USE_MKL",
+            "NVIDIA_TF32_OVERRIDE",
+            "CUDA_VISIBLE_DEVICES",
+            "MALLOC_ARENA_MAX",
+            "GLIBC_TUNABLES",
+            "LD_PRELOAD",
+        ),
     ],
 )
 def test_variables_that_change_a_framework_are_listed(name, monkeypatch):
@@ -34,3 +43,14 @@ def test_variables_that_change_a_framework_are_listed(name, monkeypatch):
 def test_variables_that_change_nothing_or_that_triglot_sets_are_not_listed(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert name not in environment()["variables"]
+
+
+def test_the_build_for_gpus_counts_as_the_package(monkeypatch):
+    def version_of(name):
+        if name != "paddlepaddle-gpu":
+            raise metadata.PackageNotFoundError(name)
+        return "3.3.1"
+
+    monkeypatch.setattr(metadata, "version", version_of)
+    assert version("paddlepaddle") == "3.3.1"
+    assert version("torch") is None
