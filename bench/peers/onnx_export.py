@@ -1,4 +1,4 @@
-"""Triglot's own model as an ONNX file, exported by PyTorch, for the engines that run such files."""
+"""Triglot's own model as an ONNX file, exported by PyTorch; names and inputs of the engines that run such files."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

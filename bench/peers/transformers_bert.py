@@ -18,21 +18,29 @@ from triglot.shared.porting.dialects.huggingface_families import BERT
 from .torch_encoder import TorchArm
 
 
-def prepare(
-    checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool = False
-) -> TorchArm:
-    """Build the model from weights that Triglot ports to it."""
-    device = case.cell.device
+def bert_model(checkpoint: Checkpoint, attention: str) -> Any:
+    """Return a BertModel for inference, with weights that Triglot ports to it. ``attention``: "eager" or "sdpa"."""
     with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
         porting.write(checkpoint, Path(folder) / "bert", "huggingface")
         pooler = "pooler" in checkpoint.config.heads_on_top
         model: Any = BertModel.from_pretrained(
             Path(folder) / "bert", attn_implementation=attention, add_pooling_layer=pooler
         )
+    return model.eval()
+
+
+def prepare(
+    checkpoint: Checkpoint, case: Case, batches: Sequence[EncoderBatch], attention: str, *, compiled: bool = False
+) -> TorchArm:
+    """Build the model. ``compiled``: with frozen weights, as Triglot's, unless they are trained."""
+    device = case.cell.device
+    model = bert_model(checkpoint, attention)
     # Give the padding token a gradient like any other. Here the mask says what is padding.
     model.embeddings.word_embeddings.padding_idx = None
-    model.to(device, getattr(torch, case.cell.dtype)).eval()
-    computed: Any = torch.compile(model) if compiled else model
+    model.to(device, getattr(torch, case.cell.dtype))
+    computed: Any = model
+    if compiled:
+        computed = torch.compile(model, options={"freezing": case.cell.workload == "forward"})
 
     def run(inputs: Any) -> dict[str, torch.Tensor]:
         result = computed(**inputs)

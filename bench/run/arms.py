@@ -154,7 +154,7 @@ ARMS: dict[str, Arm] = {
         "onnxruntime",
         "compiled",
         "onnx_session:OnnxArm",
-        ("torch", "onnx", "onnxscript", "onnxruntime"),
+        ("torch", "transformers", "onnx", "onnxruntime"),
         {"cpu": ("float32",)},
     ),
     "openvino": _peer(

@@ -148,6 +148,17 @@ def test_peers_compute_other_shapes(name, make_checkpoint):
         assert judgement.verdict == "pass", judgement
 
 
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+def test_onnx_runtime_gets_the_model_that_its_tool_can_optimise(make_checkpoint, tmp_path):
+    """The tool leaves a model that it does not recognise as it is, which is up to a fifth slower."""
+    from triglot.bench.peers import onnx_export, onnx_session
+
+    checkpoint = make_checkpoint("bert-base-tiny")
+    (example,) = onnx_export.inputs_of(batches.batches_of_cell(CELL, checkpoint.config, None, 0))
+    fused = onnx_session.optimized(checkpoint, example, tmp_path).get_fused_operator_statistics()
+    assert [fused[name] for name in ("Attention", "BiasGelu")] == [checkpoint.config.layers] * 2
+
+
 def test_build_refuses_an_unknown_mode(make_checkpoint):
     with pytest.raises(FrameworkError, match="mode 'turbo'"):
         triglot.build("torch", make_checkpoint("bert-base-tiny"), mode="turbo")
