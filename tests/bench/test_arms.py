@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -154,7 +155,8 @@ def test_onnx_runtime_gets_the_model_that_its_tool_can_optimise(make_checkpoint,
     from triglot.bench.peers import onnx_export, onnx_session
 
     checkpoint = make_checkpoint("bert-base-tiny")
-    (example,) = onnx_export.inputs_of(batches.batches_of_cell(CELL, checkpoint.config, None, 0))
+    inputs: Any = batches.batches_of_cell(CELL, checkpoint.config, None, 0)
+    (example,) = onnx_export.inputs_of(inputs)
     fused = onnx_session.optimized(checkpoint, example, tmp_path).get_fused_operator_statistics()
     assert [fused[name] for name in ("Attention", "BiasGelu")] == [checkpoint.config.layers] * 2
 
