@@ -153,6 +153,15 @@ def without_cpp(monkeypatch, pytestconfig):
 
 
 @pytest.fixture
+def bfloat16_kernels():
+    """Skip a test on a processor without kernels for bfloat16, where PaddlePaddle refuses this format."""
+    import torch
+
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("needs a processor with AVX-512")
+
+
+@pytest.fixture
 def check_small():
     """``triglot.check`` in this process, on a batch of the harness's own shape, because JAX compiles per shape."""
 

@@ -51,6 +51,9 @@ MODEL = "minilm"
 ARMS = {
     PEER: "from sentence_transformers import SentenceTransformer; "
     "encode = SentenceTransformer(folder, device='cpu', local_files_only=True).encode",
+    f"{PEER} bfloat16": "from sentence_transformers import SentenceTransformer; "
+    "options = dict(device='cpu', local_files_only=True, model_kwargs={'dtype': 'bfloat16'}); "
+    "encode = SentenceTransformer(folder, **options).encode",
     "triglot": "import triglot; encode = triglot.Embedder(folder).encode",
     "triglot bfloat16": "import triglot; encode = triglot.Embedder(folder, dtype='bfloat16').encode",
 }

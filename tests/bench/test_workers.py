@@ -1,6 +1,7 @@
 """Worker processes of the benchmark, seen from both ends: what they are asked, what they time, and their memory."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import triglot
 from triglot import impls
+from triglot.bench.machine import load
 from triglot.bench.run import arms, batches, pool, worker
 from triglot.bench.run.cases import ALLOCATORS, Cell, Settings
 from triglot.bench.run.sweep import Sweep
@@ -194,6 +196,13 @@ print(full - load.resident())
     command = [sys.executable, "-P", "-c", program]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(finished.stdout) > 200 * 2**20
+
+
+def test_the_peak_of_memory_is_in_bytes_on_macos_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(load, "_PROCESS", tmp_path / "missing")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert before <= load.peak_resident() <= 2 * before
 
 
 def test_generated_tokens_are_counted(make_checkpoint):

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 from refusals import refusal
+from sentence_vectors import assert_alike, assert_vectors, limit, vectors_of_the_library
 
 import triglot
 from triglot import Embedder
 from triglot.impls import text_encoder
-from triglot.parity.budgets import budget
 from triglot.shared.errors import ConfigError, FrameworkError, InputError, ModelNotFoundError
 from triglot.shared.inputs.text import sentences
 
@@ -25,27 +25,6 @@ TEXTS = [
 ]
 
 
-def vectors_of_the_library(folder, texts, prompt):
-    """Return the vectors in float64, and how far those in float32 are from them."""
-    from sentence_transformers import SentenceTransformer
-
-    native = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    rounded = native.encode(texts, prompt_name=prompt)
-    truth = native.double().encode(texts, prompt_name=prompt)
-    assert truth.dtype == np.float64
-    return truth, float(np.abs(rounded - truth).max())
-
-
-def assert_vectors(vectors, truth, noise):
-    assert (vectors.shape, vectors.dtype) == (truth.shape, np.float32)
-    assert np.abs(vectors - truth).max() <= budget(noise, float(np.abs(truth).max()), "float32")
-
-
-def assert_close(vectors, expected):
-    """Assert that vectors of length 1 differ only by rounding: by 64 units of 1 at most."""
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=64 * 2**-24)
-
-
 @pytest.mark.parametrize(("mode", "prompt"), [("compiled", None), ("eager", "passage")])
 def test_vectors_are_those_of_the_library(sentence_folder, framework, mode, prompt, without_cpp):
     truth, noise = vectors_of_the_library(sentence_folder, TEXTS, prompt)
@@ -57,7 +36,7 @@ def test_vectors_are_those_of_the_library(sentence_folder, framework, mode, prom
 
 def test_the_trained_minilm(tokenizer):
     texts = sentences(64)
-    truth, noise = vectors_of_the_library(tokenizer.parent, texts, None)
+    truth, noise = vectors_of_the_library(tokenizer.parent, texts)
     assert_vectors(Embedder("minilm").encode(texts), truth, noise)
 
 
@@ -66,7 +45,7 @@ def test_an_encoder_without_a_sentence_embedding(tokenizer, tmp_path):
     folder = tmp_path / "encoder"
     port = triglot.port(tokenizer.parent, folder, source_dialect="huggingface", target_dialect="huggingface", heads=())
     assert port.config.heads_on_top == ()
-    truth, noise = vectors_of_the_library(folder, TEXTS, None)
+    truth, noise = vectors_of_the_library(folder, TEXTS)
     assert_vectors(Embedder(folder, pooling="mean").encode(TEXTS), truth, noise)
     assert not np.allclose(Embedder(folder, pooling="cls").encode(TEXTS), truth, atol=1e-2)
     with refusal(InputError, "no sentence embedding.*expected a folder of sentence-transformers.*--pooling"):
@@ -83,7 +62,7 @@ def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
     model = Embedder(sentence_folder, batch_tokens=50)
     vectors = model.encode(iter(texts))
     assert vectors.shape == (count, 7)
-    assert_close(vectors, np.reshape(alone, (-1, 7)))
+    assert_alike(vectors, np.reshape(alone, (-1, 7)), sentence_folder, TEXTS)
     sizes = [len(window) for window in model.stream(texts)]
     assert sizes == [len(texts[start : start + 4]) for start in range(0, max(count, 1), 4)]
 
@@ -99,9 +78,9 @@ def test_texts_without_tokens_become_zeros(sentence_folder):
     """A tokenizer without special tokens has no token for an empty text."""
     path = sentence_folder / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
-    model = Embedder(sentence_folder)
-    vectors = model.encode(["", "one", " \t", "two"], prompt="passage")
-    assert_close(vectors[[1, 3]], model.encode(["one", "two"], prompt="passage"))
+    model, texts = Embedder(sentence_folder), ["one", "two"]
+    vectors = model.encode(["", texts[0], " \t", texts[1]], prompt="passage")
+    assert_alike(vectors[[1, 3]], model.encode(texts, prompt="passage"), sentence_folder, texts)
     assert not vectors[[0, 2]].any()
     assert not model.encode([""], prompt="passage").any()
 
@@ -119,16 +98,17 @@ def test_an_npz_checkpoint_with_a_tokenizer(sentence_folder, tmp_path, tokenizer
     expected = Embedder(sentence_folder).encode(TEXTS)
     triglot.port(sentence_folder, tmp_path / "model.npz")
     for model in (tmp_path / "model.npz", triglot.load(tmp_path / "model.npz")):
-        assert_close(Embedder(model, tokenizer=tokenizer).encode(TEXTS), expected)
+        assert_alike(Embedder(model, tokenizer=tokenizer).encode(TEXTS), expected, sentence_folder, TEXTS)
         with refusal(InputError, r"no tokenizer\.json.*set tokenizer"):
             Embedder(model)
 
 
 def test_bfloat16(sentence_folder):
-    exact = Embedder(sentence_folder).encode(TEXTS)
+    """The result is float32, but was computed in bfloat16."""
+    truth, noise = vectors_of_the_library(sentence_folder, TEXTS, dtype="bfloat16")
     vectors = Embedder(sentence_folder, dtype="bfloat16").encode(TEXTS)
-    assert vectors.dtype == np.float32
-    assert 2**-14 < np.abs(vectors - exact).max() < 2**-4  # rounded to 2^-8 a few times, and not computed in float32
+    assert_vectors(vectors, truth, noise, "bfloat16")
+    assert np.abs(vectors - truth).max() > limit(*vectors_of_the_library(sentence_folder, TEXTS))
 
 
 ARGUMENTS = {
