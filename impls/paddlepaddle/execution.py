@@ -82,17 +82,6 @@ class _Program(nn.Layer):
         return self.program(self.transformer, inputs, second)
 
 
-class _FlatProgram(_Program):
-    """A program whose outputs are a flat list, as the engine returns them."""
-
-    structure: Any = None  # of the outputs, before they were flattened
-
-    def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Sequence[Tensor]:
-        outputs = super().forward(inputs, second)
-        self.structure = map_structure(lambda _: 0, outputs)
-        return flatten(outputs)
-
-
 class _Deployed:
     """A program in Paddle's inference engine, the documented way to deploy; on the CPU with oneDNN.
 
@@ -112,6 +101,12 @@ class _Deployed:
         self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
+
+    def flat(self, transformer: Transformer, inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
+        outputs = self.program(transformer, inputs)
+        self.structure = map_structure(lambda _: 0, outputs)
+        return flatten(outputs)
 
     def run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the program. The engine has one set of inputs and outputs; ``Backend`` lets threads take turns."""
@@ -133,12 +128,11 @@ class _Deployed:
         transformer = self.transformer
         if self.converts:
             transformer = copy.deepcopy(transformer).to(dtype=paddle.float32)
-        layer = _FlatProgram(self.program, transformer)
+        layer = _Program(self.flat, transformer)
         to_static: Any = paddle.jit.to_static  # its stubs do not allow a dictionary of inputs
         layer.forward = to_static(layer.forward, input_spec=[specs], full_graph=True)
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
             paddle.jit.save(layer, f"{folder}/program")
-            self.structure = layer.structure
             config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
             config.disable_glog_info()
             if paddle.get_device() == "cpu":

@@ -102,7 +102,7 @@ def test_a_run_resumes_only_with_the_same_threads_and_versions(sentence_folder, 
         assert_refused(result, "threads is 2, but the interrupted run has 1")
     for patched, result, message in (
         ("hash_of_code", "0.0", "code of Triglot is '0.0'"),
-        ("metadata.version", "0.0", "versions is {'torch': '0.0'"),
+        ("version", "0.0", "versions is {'torch': '0.0'"),
         ("variables", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "variables is {'ONEDNN_MAX_CPU_ISA': 'AVX2'"),
     ):
         with unchanged(texts.parent), monkeypatch.context() as patch:
