@@ -30,7 +30,7 @@ CONFIRMING_RUNS = (8, 32)
 
 # The reference may continue from a framework's own values (``trials/forward.py``) if each uses up at most this share of
 # its budget, about twice the noise. Then the framework's run is as accurate as a noise run. Two of 2,000 random models
-# (``audit/wild.py``) needed this, and the largest share among their values was 18 %.
+# (``audit/wild.py``) needed this, and the largest share among their values was 18%.
 ORDINARY_SHARE = 1 / 4
 
 # Gradients, decoding and the arms of the benchmark are judged once. With one run, one of 1,000 correct comparisons
@@ -42,7 +42,7 @@ UNCONFIRMED_RUNS = 4
 ROW_NOISE_FACTOR = 10.0
 
 # An invariant holds in the reference if the change of the batch moves a result by at most this share of a budget. The
-# remainder is left for the frameworks' rounding, which uses up at most 13 % in a trained MiniLM. Their limit is the
+# remainder is left for the frameworks' rounding, which uses up at most 13% in a trained MiniLM. Their limit is the
 # budget of twice the noise (``trials/invariants.py``).
 HOLDING_SHARE = 1 / 8
 
@@ -64,7 +64,7 @@ DERIVATIVE_UNITS = 1024.0
 LEAST_GRADIENT = 1e-3
 
 # Float32 gradients count as noise only within this many rounding budgets: 64 times the noise of values. They measured
-# up to 9 times that noise where a sum over a softmax is zero in theory. A gradient that is 0.1 % too large exceeds the
+# up to 9 times that noise where a sum over a softmax is zero in theory. A gradient that is 0.1% too large exceeds the
 # rounding budget thousands of times.
 EXPLAINED = 8.0
 

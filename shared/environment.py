@@ -65,13 +65,17 @@ def version(package: str) -> str | None:
     return None
 
 
-def hash_of_code(packages: Iterable[ModuleType]) -> str:
-    """Return a hash of the source of packages. A result is reused only if the code that it depends on has this hash."""
+def hash_of_code(modules: Iterable[ModuleType]) -> str:
+    """Return a hash of the source of packages and of single modules.
+
+    A result is reused only if the code that it depends on has this hash.
+    """
     digest = hashlib.sha256()
-    for package in packages:
-        for folder in package.__path__:
-            for path in sorted(Path(folder).rglob("*.py")):
-                digest.update(path.read_bytes())
+    for module in modules:
+        folders = map(Path, getattr(module, "__path__", ()))
+        sources = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+        for path in sources or [Path(str(module.__file__))]:
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

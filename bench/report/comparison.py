@@ -12,7 +12,7 @@ from .statistics import Ratio, unpaired_ratio
 Verdict = Literal["slower", "faster", "same", "gone"]
 
 # Two runs differ by more than the arms of one run, because the machine changes in between. On an idle machine, the same
-# report made twice differed by 3 % in its worst case.
+# report made twice differed by 3% in its worst case.
 LEAST_CHANGE = 0.05
 
 

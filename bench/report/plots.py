@@ -81,7 +81,7 @@ def latencies(results: Sequence[Result]) -> Plot:
     for place, (result, latency) in enumerate(shown):
         axes.barh(place, latency.p50, color=_colour(result), height=0.6)
         axes.plot([latency.p50, latency.p90], [place, place], color="black", linewidth=1)
-        _note(axes, latency.p90, place, f"{_digits(latency.p50)} (90 %: {_digits(latency.p90)})")
+        _note(axes, latency.p90, place, f"{_digits(latency.p50)} (90%: {_digits(latency.p90)})")
     axes.set_xlim(0, 1.3 * max(latency.p90 for _, latency in shown))
     return _plot(figure, "Latency", "Lower is better.", "Latency of each arm")
 

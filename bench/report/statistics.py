@@ -19,10 +19,10 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 from triglot.shared.arrays import Array
 
 # Forty runs of an arm against itself, in one process each and with freed memory kept (``--allocator keep``), differed
-# from 1 by 1.09 % (root mean square), of which the rounds explain 0.63 %. The rest, 0.88 %, is how much two processes
+# from 1 by 1.09% (root mean square), of which the rounds explain 0.63%. The rest, 0.88%, is how much two processes
 # differ. Every interval is widened by twice that, added as an independent error: one process cannot show it, and a few
 # processes may be alike by chance. With the default allocator, two processes of PyTorch in mode eager can differ by
-# 20 %, which only several processes show.
+# 20%, which only several processes show.
 PROCESS = 0.018
 
 PRECISE = 0.025  # half the width at which an interval needs no more processes
@@ -44,7 +44,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one case takes as another, and the 95 % interval.
+    """How many times as long one case takes as another, and the 95% interval.
 
     ``median`` is the median of the rounds or, with several processes, the geometric mean of their medians.
     """
@@ -55,7 +55,7 @@ class Ratio:
 
     @property
     def is_precise(self) -> bool:
-        """Whether more rounds would add little: the interval is within 2.5 % of the median, more if that is far from 1.
+        """Whether more rounds would add little: the interval is within 2.5% of the median, more if that is far from 1.
 
         Only the width counts, not the position. Measuring until the interval excludes 1 would always find a difference.
         """
@@ -176,7 +176,7 @@ def _median_of_rounds(logarithms: Sequence[float] | Array) -> _Estimate:
 
 
 def is_steady(windows: Sequence[Sequence[float]]) -> bool:
-    """Return whether warm-up is over: of at least three windows, the last two have medians within 5 %."""
+    """Return whether warm-up is over: of at least three windows, the last two have medians within 5%."""
     if len(windows) < 3:
         return False
     before, after = np.median(windows[-2]), np.median(windows[-1])

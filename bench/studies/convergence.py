@@ -2,7 +2,7 @@
 
 ``triglot train`` trains the recipe ``translation`` with its default plan in each framework, one after the other: from
 the same weights, on the same sentences, with the same dropout masks. The results are written as JSON and as a Markdown
-table. The promise is that greedy decoding gets 99 % of the tokens right, and over 90 % of the sentences, on sentences
+table. The promise is that greedy decoding gets 99% of the tokens right, and over 90% of the sentences, on sentences
 that no training run has seen; if not, the exit code is 1.
 """
 

@@ -12,12 +12,10 @@ the memory of one run of ``triglot encode`` from the 20,000th text to the 100,00
 lengths vary.
 """
 
-import argparse
 import importlib.util
 import json
 import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,27 +23,25 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from triglot.bench.machine.load import MEBIBYTE, MachineState, busy_seconds
-from triglot.bench.studies.porting import anonymous_memory
+from triglot.bench.machine.load import MachineState, busy_seconds
 from triglot.shared.arrays import Array
 from triglot.shared.environment import environment, threads
 from triglot.shared.inputs.text import sentences
 from triglot.shared.inputs.tokenizer import TextTokenizer
 
-ROUNDS, TEXTS = 5, 10_000
-KILLS = 5
+from .encode_runs import MODEL, TEXTS, interruptions, memory
+
+ROUNDS = 5
 TOKENS = (1_000, 4_000, 16_000, 64_000)
 REPEATS = 5  # of each number of tokens
-MEMORY_TEXTS = range(20_000, 100_001, 5_000)  # after which memory is recorded
-WORDS, SPREAD, MOST_WORDS = 16, 0.7, 400  # of the random texts: median, standard deviation of the logarithm, largest
 PEER = "sentence-transformers"
-MODEL = "minilm"
 
 # What a user writes to get a function from texts to vectors.
 ARMS = {
@@ -127,38 +123,6 @@ def seconds_of_others() -> float:
     return (busy_seconds() or 0.0) - time.process_time() - children.ru_utime - children.ru_stime
 
 
-def counted(record: Path) -> int:
-    """Return how many texts ``triglot encode`` has counted; 0 if the file does not exist."""
-    try:
-        return int(json.loads(record.read_text())["rows"])
-    except FileNotFoundError:
-        return 0
-
-
-def interruptions(folder: Path) -> dict[str, Any]:
-    """Kill ``triglot encode`` at moments spread over its run, and compare its file with an undisturbed one."""
-    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in sentences(TEXTS)))
-    command = [sys.executable, "-m", "triglot", "encode", MODEL, str(folder / "texts.txt"), "--quiet"]
-    begin = time.perf_counter()
-    subprocess.run([*command, str(folder / "undisturbed.npy")], check=True)
-    duration = time.perf_counter() - begin
-    rows: list[int] = []
-    record = folder / "killed.npy.part.json"
-    for _ in range(KILLS):
-        process = subprocess.Popen([*command, str(folder / "killed.npy"), "--resume"])
-        before, deadline = rows[-1] if rows else 0, time.monotonic() + 10 * duration
-        while process.poll() is None and time.monotonic() < deadline:
-            if counted(record) > before:
-                break
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        rows.append(counted(record))
-    subprocess.run([*command, str(folder / "killed.npy"), "--resume"], check=True)
-    same = (folder / "killed.npy").read_bytes() == (folder / "undisturbed.npy").read_bytes()
-    return {"rows_at_each_kill": rows, "byte_identical": same}
-
-
 def time_per_token(folder: Path) -> dict[int, float]:
     """Return the microseconds per token, for lists of texts of so many tokens in total."""
     texts = sentences(TEXTS)
@@ -173,44 +137,11 @@ def time_per_token(folder: Path) -> dict[int, float]:
     return {total: statistics.median(values) for total, values in samples.items()}
 
 
-def random_texts(count: int) -> list[str]:
-    """Return different texts of words of the sentences. Few are much longer than the others, as in real corpora."""
-    generator = np.random.default_rng(0)
-    words = np.array(" ".join(sentences(TEXTS)).split())
-    lengths = np.clip(generator.lognormal(np.log(WORDS), SPREAD, count), 1, MOST_WORDS).astype(int)
-    return [" ".join(generator.choice(words, length)) for length in lengths]
-
-
-def memory(folder: Path) -> list[tuple[int, float]]:
-    """Run ``triglot encode`` once. Return pairs: a number of texts, and the largest anonymous memory in MiB.
-
-    The memory is that since the pair before, and in the first pair since the start.
-    """
-    (folder / "random.txt").write_text("".join(f"{text}\n" for text in random_texts(MEMORY_TEXTS[-1])))
-    command = [sys.executable, "-m", "triglot", "encode", MODEL, str(folder / "random.txt"), str(folder / "random.npy")]
-    process = subprocess.Popen([*command, "--quiet"])
-    record = folder / "random.npy.part.json"
-    pairs: list[tuple[int, float]] = []
-    largest = 0
-    while process.poll() is None:
-        largest = max(largest, anonymous_memory(process.pid))
-        if len(pairs) < len(MEMORY_TEXTS) and counted(record) >= MEMORY_TEXTS[len(pairs)]:
-            pairs.append((MEMORY_TEXTS[len(pairs)], round(largest / MEBIBYTE, 1)))
-            largest = 0
-        time.sleep(0.05)
-    if process.returncode:
-        raise SystemExit("triglot encode failed on the random texts")
-    if len(pairs) < len(MEMORY_TEXTS):  # the run ended soon after it counted the last texts
-        pairs.append((MEMORY_TEXTS[-1], round(largest / MEBIBYTE, 1)))
-    return pairs
-
-
-def main() -> None:
+def main(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the result.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Processes of each arm.")] = ROUNDS,
+) -> None:
     """Measure, print tables, and write the result as JSON if a file is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         content: dict[str, Any] = {
             "date": time.strftime("%Y-%m-%d"),
@@ -219,14 +150,14 @@ def main() -> None:
             "load_average": MachineState.now().load_average,
             "texts": TEXTS,
             "distinct_texts": len(set(sentences(TEXTS))),
-            "speed": speed(Path(folder), arguments.rounds),
+            "speed": speed(Path(folder), rounds),
             "interruptions": interruptions(Path(folder)),
             "microseconds_per_token": time_per_token(Path(folder)),
             "memory_mb": memory(Path(folder)),
         }
     _print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(content, indent=1) + os.linesep)
+    if json_file:
+        json_file.write_text(json.dumps(content, indent=1) + os.linesep)
     if not content["interruptions"]["byte_identical"]:
         raise SystemExit("the file of a run that was killed and resumed differs from that of an undisturbed run")
 
@@ -250,4 +181,4 @@ def _print(content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

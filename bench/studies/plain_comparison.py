@@ -2,7 +2,7 @@
 
 Two processes of the same program may differ for their whole lives. For example, the position of memory decides how much
 of it glibc returns to the system during a call. PyTorch's eager MiniLM, batch 8, length 128, needs 1,600 to 26,000 new
-pages per call, which added 11 % to its processor time. So each arm is timed in five pairs of processes, and the median
+pages per call, which added 11% to its processor time. So each arm is timed in five pairs of processes, and the median
 of their ratios counts.
 """
 

@@ -6,7 +6,6 @@ the anonymous memory of the process (``RssAnon`` in ``/proc``, so this needs Lin
 counted, because the system can drop them at any time. 20 GB are written to a temporary folder (``TMPDIR``).
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,7 +18,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -115,20 +116,16 @@ def measure(name: str, source: Path, target: Path, options: Sequence[str], round
     return Measured(name, size, ports, copies, memory)
 
 
-def main() -> None:
+def main(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the result.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Ports of the small model in each direction.")] = ROUNDS,
+) -> None:
     """Write the models, measure, print a table, and write the result as JSON if a file is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         idle = max(run("inspect", "bert-base-tiny")[1] for _ in range(3))
-        results = [
-            *_measure_base(Path(folder), arguments.rounds),
-            *_measure_large(Path(folder)),
-        ]
+        results = [*_measure_base(Path(folder), rounds), *_measure_large(Path(folder))]
     _print(results, idle)
-    if arguments.json:
+    if json_file:
         content = {
             "date": time.strftime("%Y-%m-%d"),
             "idle_memory": idle,
@@ -136,7 +133,7 @@ def main() -> None:
             "results": [asdict(result) for result in results],
             "environment": environment(),
         }
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        json_file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _measure_base(folder: Path, rounds: int) -> list[Measured]:
@@ -200,4 +197,4 @@ def anonymous_memory(process: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,7 @@ In nine of each ten,
 - the interval of an arm with a busy wait of a tenth must hold 1.1;
 - the interval of an arm that computes eight times per call must hold 8.
 
-With freed memory kept, the arm must also be within 3 % of itself, and the busy wait must be seen, in every run.
+With freed memory kept, the arm must also be within 3% of itself, and the busy wait must be seen, in every run.
 
 Then the proof measures what the harness adds to a sleep and to a matrix product. Finally it times every installed arm
 against a plain script (see ``plain_comparison.py``): MiniLM, batch 1, length 32, and batch 8, length 128. It writes

@@ -32,7 +32,7 @@ from .transformer import Transformer
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 LARGE = 2048  # tokens; a batch of at least this many gets spare tokens, a smaller one without padding is not packed
-SIZES = 32  # between one power of two and the next; the spare tokens add 1 % on average
+SIZES = 32  # between one power of two and the next; the spare tokens add 1% on average
 
 # Attention scores, in bytes. Matrix products beat PyTorch's fused kernel if a group has enough scores, and if those of
 # one row fit into the L2 cache of a core. Measured on two cores of an AMD EPYC, in float32 and bfloat16.

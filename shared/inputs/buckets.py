@@ -12,7 +12,7 @@ import numpy as np
 from triglot.shared.arrays import Array, Int32s
 
 SMALLEST = 16
-TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5 % on average, 12 % at most
+TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5% on average, 12% at most
 WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
 
 

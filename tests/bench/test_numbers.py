@@ -36,7 +36,7 @@ def rounds(generator, level, count, noise=0.03):
     ("count", "processes", "width"), [(6, 1, 0.15), (12, 1, 0.15), (12, 4, 0.15), (48, 4, 0.08), (6, 3, 0.3)]
 )
 def test_the_interval_holds_the_ratio_as_often_as_promised(count, processes, width):
-    """Of 500 runs of an arm against itself, 95 % of the intervals, less four standard errors, hold 1."""
+    """Of 500 runs of an arm against itself, 95% of the intervals, less four standard errors, hold 1."""
     generator = np.random.default_rng(0)
     runs = [
         statistics.paired_ratio(

@@ -241,7 +241,7 @@ def compare(command, *options):
 )
 def test_a_slowdown_is_found_and_noise_is_not(factor, code, verdict, now, workplace, command):
     twin = next(ratio for ratio in now.comparisons if ratio.is_twin)
-    now.comparisons = [*now.comparisons, replace(twin, ratio=Ratio(1.0, 0.8, 1.2))]  # a noise floor of 20 %
+    now.comparisons = [*now.comparisons, replace(twin, ratio=Ratio(1.0, 0.8, 1.2))]  # a noise floor of 20%
     write_scaled(now, factor, "then.json")
     exit_code, out, _ = compare(command, "--markdown", "now.md", "--html", "now.html")
     assert (exit_code, out.count(f"  {verdict}")) == (code, 2)

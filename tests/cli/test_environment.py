@@ -1,10 +1,11 @@
-"""The environment variables that a report lists."""
+"""The environment that a report records: variables, versions, and a hash of the code."""
 
 from importlib import metadata
+from types import ModuleType
 
 import pytest
 
-from triglot.shared.environment import environment, thread_settings, version
+from triglot.shared.environment import environment, hash_of_code, thread_settings, version
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,17 @@ def test_the_build_for_gpus_counts_as_the_package(monkeypatch):
     monkeypatch.setattr(metadata, "version", version_of)
     assert version("paddlepaddle") == "3.3.1"
     assert version("torch") is None
+
+
+@pytest.mark.parametrize("changed", ["package/inner/deep.py", "module.py"])
+def test_the_hash_of_code_covers_packages_and_single_modules(changed, tmp_path):
+    for name in ("package/__init__.py", "package/inner/deep.py", "module.py", "other.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    package, module = ModuleType("package"), ModuleType("module")
+    package.__path__, module.__file__ = [str(tmp_path / "package")], str(tmp_path / "module.py")
+    before = hash_of_code([package, module])
+    (tmp_path / "other.py").write_text("x = 2\n")
+    assert hash_of_code([package, module]) == before
+    (tmp_path / changed).write_text("x = 2\n")
+    assert hash_of_code([package, module]) != before

@@ -48,7 +48,7 @@ def test_initial_matrices_are_normal_and_cut_at_two_deviations():
     bound = 2 * (1 + 2.0**-23)
     assert np.abs(scaled).max() <= bound
     # Values outside are redrawn, not clipped. The density at an end is 0.057, so 7 of 120,000 values are expected
-    # within 0.0005 of the two ends. Of a clipped sample, 4.6 % (5,460 values) would be at the ends.
+    # within 0.0005 of the two ends. Of a clipped sample, 4.6% (5,460 values) would be at the ends.
     assert (np.abs(scaled) > 1.9995).sum() < 50
     # Five standard errors of a sample of this size. That of the deviation is below 1 / sqrt(2 n), a normal sample's.
     expected = truncnorm(-2, 2)

@@ -124,7 +124,7 @@ def test_compiled_training_agrees_with_eager_training(framework, name, make_chec
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_float32_gradients_are_within_their_budget(mode, framework, checkpoint):
-    """A bug that changes them by 0.1 % is detected. Mode "jit" uses packed tokens."""
+    """A bug that changes them by 0.1% is detected. Mode "jit" uses packed tokens."""
     batch: Any = taught_batch(checkpoint.config)
 
     def derive(weights, inputs, masks, dtype):
@@ -137,7 +137,7 @@ def test_float32_gradients_are_within_their_budget(mode, framework, checkpoint):
         allowed = truth.budget(name, "float32")
         assert np.abs(value - truth.values[name]).max() <= allowed, name
         size = np.abs(truth.values[name]).max()
-        assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1 % would not be detected"
+        assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1% would not be detected"
 
 
 @pytest.mark.parametrize("mode", ["eager", "jit"])

@@ -11,8 +11,7 @@ import typer
 
 from triglot.commands.options import CPU, FLOAT32, Device, Dtype, Framework, JsonOption, Mode, QuietOption
 from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
-from triglot.embedder import Embedder
-from triglot.impls.text_encoder import BATCH_TOKENS
+from triglot.embedder import BATCH_TOKENS, Embedder
 from triglot.shared.environment import limit_threads
 from triglot.shared.errors import InputError
 from triglot.shared.model.config import SentencePooling
