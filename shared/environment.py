@@ -27,6 +27,7 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
+_SET_BY_THREADPOOLCTL = {"KMP_DUPLICATE_LIB_OK"}  # at its import; it changes no speed
 
 # Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(
@@ -81,7 +82,7 @@ def hash_of_code(modules: Iterable[ModuleType]) -> str:
 
 def variables() -> dict[str, str]:
     """Return the environment variables that change results or speed, except those for threads and caches."""
-    set_by_triglot = {*THREAD_VARIABLES, *_QUIET}
+    set_by_triglot = {*THREAD_VARIABLES, *_QUIET, *_SET_BY_THREADPOOLCTL}
     return {
         name: value
         for name, value in sorted(os.environ.items())

@@ -178,10 +178,9 @@ def check_small():
 def fakes(monkeypatch):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker.
 
-    Each arm has one process. However long a sweep takes, it prints no line of progress.
+    Each arm has one process.
     """
     monkeypatch.setattr(bench_command, "Settings", partial(Settings, processes=1))
-    monkeypatch.setattr(console, "LINE_SECONDS", float("inf"))
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
     monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
@@ -212,7 +211,11 @@ def swept(make_checkpoint, fakes):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """A function that runs the command line in this process: exit code, standard output, standard error."""
+    """A function that runs the command line in this process: exit code, standard output, standard error.
+
+    However long a command takes, it prints no line of progress.
+    """
+    monkeypatch.setattr(console, "LINE_SECONDS", float("inf"))
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["triglot", *map(str, arguments)])

@@ -127,7 +127,7 @@ def _cell_section(report: Report, table: Table) -> _Section:
     timed = [row.result for row in table.rows if row.result.status == "ok"]
     columns, texts = tables.used_columns(table)
     rows = [(row.result.status, row_texts) for row, row_texts in zip(table.rows, texts, strict=True)]
-    section = _Section(tables.title(table.cell), columns, rows, tables.notes(table, report.surroundings))
+    section = _Section(tables.title(table.cell), columns, rows, " ".join(tables.notes(table, report.surroundings)))
     if timed:
         section.plots.append(plots.latencies(timed))
     if any(row.ratio for row in table.rows if row.result.status == "ok"):

@@ -84,8 +84,8 @@ def change_cells(change: Change) -> list[str]:
     return [change.id, f"{change.ratio:.2f}" if change.ratio else change.reason, change.verdict]
 
 
-def notes(table: Table, surroundings: Surroundings) -> str:
-    """Say what a reader must know to interpret the numbers of a table."""
+def notes(table: Table, surroundings: Surroundings) -> list[str]:
+    """Return sentences that say what a reader must know to interpret the numbers of a table."""
     parts = [f"Sorted by the time relative to {table.baseline}; below 1 is faster."] if table.baseline else []
     if surroundings.settings.get("quick"):
         parts.append(_what_quick_left_out(table))
@@ -115,7 +115,7 @@ def notes(table: Table, surroundings: Surroundings) -> str:
             if table.unsteadiness > load.UNRANKED
             else "Trust the ratios, which compare times of the same moments, more than single times."
         )
-    return " ".join(parts)
+    return parts
 
 
 def _what_quick_left_out(table: Table) -> str:
@@ -136,7 +136,7 @@ def markdown(report: Report, changes: Changes = NO_CHANGES) -> str:
     lines: list[str] = []
     for table in report.tables():
         lines += [f"**{title(table.cell)}**", "", *markdown_table(*used_columns(table)), ""]
-        lines += [notes(table, report.surroundings), ""]
+        lines += [" ".join(notes(table, report.surroundings)), ""]
     if changes.cases:
         lines += ["**Since the earlier report**", ""]
         lines += [*markdown_table(CHANGE_COLUMNS, [change_cells(change) for change in changes.cases]), ""]
@@ -161,7 +161,8 @@ def print_report(report: Report) -> None:
         screen.print()
         screen.print(title(table.cell))
         _print_rows(table)
-        screen.print(notes(table, report.surroundings))
+        for note in notes(table, report.surroundings):
+            screen.print(note)
 
 
 def _print_rows(table: Table) -> None:

@@ -120,8 +120,8 @@ def check_target(path: Path, shard_size: int | None = None) -> None:
     files.check_writable(path)
     if path.suffix != SUFFIX and not (path.exists() and not path.is_file()):  # a device may have any name
         raise OutputError(
-            f"cannot write {path}: the name of a neutral checkpoint ends in {SUFFIX}; rename it, or choose another "
-            "dialect"
+            f"cannot write {path}: the name of a neutral checkpoint ends in {SUFFIX}; rename it, or, for the files of "
+            "another library, use triglot port with --target-dialect"
         )
 
 

@@ -138,12 +138,13 @@ def interrupt_now(*_):
 
 def test_progress_is_shown_as_lines_where_there_is_no_terminal(workplace, command, faked, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0)
-    options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT)
+    options = ("--arm", "fake-a", "--arm", "fake-b", "--order", "arrival", *SHORT)
     _, _, err = command("bench", "bert-base-tiny", *options)
     lines = err.splitlines()
     assert "bench of bert-base-tiny: 0 of 2 done: building fake-a" in lines
     shares = [int(line.removeprefix("bench of bert-base-tiny: ").split(" of 2 done")[0]) for line in lines]
     assert shares == sorted(shares)
+    assert any(line.endswith("new shapes for fake-b") for line in lines)
     assert any(re.search(r"about \d+:\d\d left: round 2 of 2: fake-a, fake-a, fake-b", line) for line in lines)
     assert command("bench", "bert-base-tiny", *options, "--quiet") == (0, "", "")
 

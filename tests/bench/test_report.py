@@ -137,7 +137,7 @@ def test_an_unsteady_machine_is_noted(slow, processes, expected, note):
     report = Report(MODELS, Surroundings({}), [], [baseline, result_of("torch-nn", 2.0)], comparisons)
     (table,) = report.tables()
     assert table.unsteadiness == pytest.approx(expected)
-    found = re.search(note or "varied", tables.notes(table, report.surroundings))
+    found = re.search(note or "varied", " ".join(tables.notes(table, report.surroundings)))
     assert (found is None) == (note is None)
 
 
@@ -176,7 +176,7 @@ def test_ratios_to_a_dead_baseline_are_not_mixed_with_others():
     (table,) = report.tables()
     assert [row.result.case.arm for row in table.rows] == [unpaired, paired, baseline, dead]
     assert [tables.cells(row)["times the baseline"] for row in table.rows] == ["", "0.50 (0.40 to 0.60)", "1", ""]
-    notes = tables.notes(table, report.surroundings)
+    notes = " ".join(tables.notes(table, report.surroundings))
     assert f"relative to {baseline}" in notes
     headings, _ = tables.used_columns(table)
     assert headings[:4] == ["arm", "parity", f"times {baseline}", "ms per batch"]

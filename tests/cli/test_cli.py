@@ -23,6 +23,11 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
 
 
+def complaints(result):
+    """Return what a command wrote to standard error, except for its progress, which a slow machine shows."""
+    return [line for line in result.stderr.splitlines() if not line.startswith("parity of ")]
+
+
 @pytest.fixture
 def checkpoint_file(tmp_path, make_checkpoint):
     path = tmp_path / "model.npz"
@@ -42,7 +47,7 @@ def test_parity_prints_and_writes_the_same_verdict(framework, checkpoint_file, s
     target = tmp_path / "report.json"
     arguments = "--framework", framework, "--dtype", "float64", *small
     result = run("parity", checkpoint_file, *arguments, "--json", target)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, complaints(result)) == (0, [])
     lines = result.stdout.splitlines()
     assert lines[2] == "number format float64, mode eager"
     assert lines[-1] == "verdict: pass"
@@ -189,7 +194,7 @@ def test_parity_on_inputs_from_a_file_and_in_another_python(checkpoint_file, tmp
     python.chmod(0o755)
     options = ["--inputs", tmp_path / "inputs.npz", "--python", f"torch={python}", "--json", tmp_path / "report.json"]
     result = run("parity", checkpoint_file, "--framework", "torch", "--mode", "eager", "--threads", 1, *options)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, complaints(result)) == (0, [])
     assert (tmp_path / "used").read_text() == "used\n"
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "pass"

@@ -17,6 +17,7 @@ from triglot.parity.trials.findings import Findings
 from triglot.parity.trials.invariants import BASE, invariant_trials
 from triglot.parity.trials.plan import plan_trials, selected_checks
 from triglot.parity.truth import Reference
+from triglot.shared import console
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import CHECKS, DTYPES
 from triglot.shared.errors import ConfigError
@@ -212,6 +213,14 @@ def test_the_command_says_what_it_did_not_check(command):
     assert "not checked: steps, forward, gradients, training (see --check)" in out
     assert "invariants" in out
     assert "every step alone" not in out
+
+
+def test_the_command_shows_progress_where_there_is_no_terminal(command, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0)
+    options = "--framework=torch", "--check=masks"
+    _, _, err = command("parity", "bert-base-tiny", *options)
+    assert err.startswith("parity of bert-base-tiny: 0 of ")
+    assert command("parity", "bert-base-tiny", *options, "--quiet") == (0, "", "")
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("bfloat16", True), ("float32", False)])

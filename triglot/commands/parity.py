@@ -91,7 +91,7 @@ def parity(
     else:
         batches, description = source.read_batches(inputs)
     original, no_original = source.original(against)
-    with progress(f"parity of {source.name}", quiet=quiet) as on_progress:
+    with progress(f"parity of {source.name}", quiet=quiet, in_lines=True) as on_progress:
         report = api.check(
             source.checkpoint,
             [name.value for name in framework] if framework else None,
