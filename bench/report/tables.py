@@ -69,7 +69,7 @@ def cells(row: Row) -> dict[str, str]:
 
 def _number(value: float) -> str:
     """Return a whole number, or three digits if the number is small."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def used_columns(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -155,7 +155,7 @@ def print_report(report: Report) -> None:
     screen = console.console()
     for roof in report.rooflines:
         if roof.gflops:
-            speeds = f"{roof.gflops:.0f} GFLOP/s, copies at {roof.copy_gb_per_s:.1f} GB/s"
+            speeds = f"{roof.gflops:,.0f} GFLOP/s, copies at {roof.copy_gb_per_s:,.1f} GB/s"
             screen.print(f"roofline in {where(roof)}: {speeds}")
     for table in report.tables():
         screen.print()
