@@ -101,7 +101,7 @@ class Embedder:
         has one. ``show_progress``: show a progress bar on a terminal.
 
         Raises:
-            InputError: something in ``texts`` is not a text, or the model has no such prompt.
+            InputError: an element of ``texts`` is not a str, or the model has no prompt of this name.
         """
         from triglot.shared.console import progress  # noqa: PLC0415 (Rich takes a while to import)
 
@@ -137,7 +137,7 @@ class Embedder:
         """Return the text of a prompt of the model; None: of its default prompt.
 
         Raises:
-            InputError: the model has no such prompt.
+            InputError: the model has no prompt of this name.
         """
         prompts = self._text.prompts if self._text else {}
         if name is None and self._text is not None:
@@ -162,7 +162,7 @@ def _windows(texts: Iterable[str], prompt: str) -> Iterator[list[str]]:
     """Yield the texts with their prompt, ``WINDOW`` at a time; at least one window, which may be empty.
 
     Raises:
-        InputError: something is not a text.
+        InputError: an element of ``texts`` is not a str.
     """
     if isinstance(texts, str):
         raise InputError(f"texts is a single text, {texts!r:.80}; expected a list of texts")
@@ -186,7 +186,7 @@ def _checked(number: int, text: str, prompt: str) -> str:
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Yield the places of rows of these lengths, longest first, in batches of at most so many tokens with padding.
 
-    A batch has at least one row. Rows without tokens are in no batch.
+    Each batch has at least one row, even if that row exceeds the limit. Rows without tokens are left out.
     """
     order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
     start = 0

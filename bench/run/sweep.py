@@ -60,7 +60,7 @@ class Sweep:
         self._cells, self._arms, self._settings = cells, arms, settings
         self._on_step, self._on_report = on_step, on_report
         self._started = 0  # cases of the current group
-        self._done = 0.0  # cases, to show progress
+        self._done = 0.0  # the largest number of finished cases that was shown; a started case is a fraction
         self._command = command or WORKER
         self._toolchain = Toolchain(settings.time_limit)
         self._generators = {name: np.random.default_rng(settings.seed) for name in self._models}
@@ -135,7 +135,7 @@ class Sweep:
         # Starting a case takes about as long as the rounds of one process.
         processes = self._settings.processes
         done = finished + self._started * (1 + processes * rounds) / (1 + processes)
-        self._done = max(self._done, done)  # what is done after the rounds does not say how many there were
+        self._done = max(self._done, done)  # steps after the last round report no rounds
         self._on_step(self._done, text)
 
     def _time_cell(self, cell: Cell, folder: Path) -> None:
