@@ -76,6 +76,9 @@ class _Program(nn.Layer):
         self.program = program
         self.transformer = transformer
 
+    # No program has an ``if`` or a loop over tensors in Python, or reads an unknown size from ``shape``. So Paddle need
+    # not rewrite the source of the model, which would take seconds for each shape.
+    @paddle.jit.not_to_static
     def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Any:
         if second is None:
             return self.program(self.transformer, inputs)

@@ -14,7 +14,7 @@ def padding(valid: Tensor) -> Tensor:
     return valid[:, None, None, :]
 
 
-def causal(length: int) -> Tensor:
+def causal(length: int | Tensor) -> Tensor:
     """Let each position attend to itself and to earlier positions: (1, 1, T, T)."""
     return paddle.ones([length, length], dtype="bool").tril()[None, None]
 

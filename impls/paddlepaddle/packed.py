@@ -108,9 +108,6 @@ def packing(config: ModelConfig, valid: Bools) -> dict[str, Tensor]:
     return {name: paddle.to_tensor(array) for name, array in arrays.items()}
 
 
-# ``not_to_static``: the programs have no ``if`` or loop over tensors in Python and read no unknown size from ``shape``,
-# so Paddle need not rewrite their source, which would take seconds at the first call.
-@paddle.jit.not_to_static
 def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the output of the encoder, (B, S, D), zero at padding tokens.
 
@@ -158,7 +155,6 @@ def embedded(transformer: Any, ids: Mapping[str, Tensor], positions: Tensor | No
     return transformer.embeddings(*columns, 0 if positions is None else positions[:, None])[:, 0]
 
 
-@paddle.jit.not_to_static
 def run(transformer: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the output of the encoder, and the outputs of the heads by name. ``inputs``: as in ``encode``."""
     x = encode(transformer, inputs)

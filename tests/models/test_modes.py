@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from noise import assert_within_noise, random_batch, truth_of
+from paddle.jit.dy2static.program_translator import FunctionCache
 
 import triglot
 from triglot import impls
@@ -86,6 +87,23 @@ def test_paddle_inference_engine_computes_in_bfloat16(config, lengths, make_chec
         assert ours.dtype == BFLOAT16
         assert (ours != theirs.astype(BFLOAT16)).any()
     assert {tensor.dtype for tensor in model.weights().values()} == {BFLOAT16}
+
+
+@pytest.mark.parametrize("mode", COMPILED)
+@pytest.mark.parametrize("name", KINDS)
+def test_paddle_rewrites_no_source(name, mode, make_checkpoint, monkeypatch):
+    """By default it rewrites the source of every method that it traces, which takes seconds for each shape."""
+    rewritten = []
+    monkeypatch.setattr(FunctionCache, "convert_with_cache", lambda _, function: rewritten.append(function) or function)
+    model: Any = triglot.build("paddle", make_checkpoint(name), mode=mode)
+    batch: Any = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
+    model.prepare("forward", batch)()
+    model.trace(batch)
+    if model.config.kind == "encoder_decoder":
+        model.generate(batch.source)
+        if mode == "jit":
+            model.loss_and_gradients(labelled(model.config, batch, batch.target))
+    assert not rewritten
 
 
 def test_paddle_inference_engine_refuses_bfloat16_without_kernels(make_checkpoint, monkeypatch):

@@ -2,7 +2,7 @@
 
 from triglot.parity.audit.bug import ANNOTATED, TRANSLATION, VECTORS, Bug, everywhere
 
-DECODED = "masks.combine(masks.padding(target_valid), masks.causal(target.shape[1]"
+DECODED = "masks.combine(masks.padding(target_valid), masks.causal("
 MEMORY = "memory, masks.padding(valid)"
 LAST = "self.config.source_max_length - 1"
 
