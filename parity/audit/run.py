@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
@@ -61,13 +62,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """What one process does at a time: one bug, or a correct implementation, in one framework."""
+    """What one process does at a time: one bug, or a correct implementation, in one framework.
+
+    ``with_rules``: try the simpler rules too.
+    """
 
     bug: str
     framework: str
     dtype: str
     seeds: Sequence[int]
     only_without_probe: bool = False
+    with_rules: bool = True
 
 
 def tasks(frameworks: Sequence[str], bugs: Sequence[str], dtype: str, *, seeds: int, models: int) -> list[Task]:
@@ -115,11 +120,10 @@ def run(task: Task) -> list[Outcome]:
 
 def _planted(task: Task) -> Iterator[Outcome]:
     bug = BUGS[task.bug]
-    with (
-        planted(task.framework, "attention.py", {}) as healthy,
-        planted(task.framework, bug.file, bug.change(task.framework)) as mutant,
-    ):
-        build = hidden(healthy, mutant) if task.only_without_probe else mutant
+    with ExitStack() as stack:
+        build = stack.enter_context(planted(task.framework, bug.file, bug.change(task.framework)))
+        if task.only_without_probe:
+            build = hidden(stack.enter_context(planted(task.framework, "attention.py", {})), build)
         for seed in task.seeds:
             yield _outcome(task, seed, build, audited_model(task.bug, seed, task.dtype), bug)
 
@@ -137,7 +141,8 @@ def _correct(task: Task) -> Iterator[Outcome]:
 def _outcome(task: Task, seed: int, build: Build, model: AuditedModel, bug: Bug | None) -> Outcome:
     report = _judge(task.framework, build, model, seed, task.dtype, bug.checks if bug else None)
     outcome = Outcome(task.bug, task.framework, task.dtype, seed, task.only_without_probe, report.verdict)
-    if not task.only_without_probe and report.verdict != "error" and (bug is None or bug.in_forward_pass):
+    try_rules = task.with_rules and not task.only_without_probe and (bug is None or bug.in_forward_pass)
+    if try_rules and report.verdict != "error":
         implementation = build(model.checkpoint, task.dtype, "eager")
         outcome = replace(outcome, complaints=_complaints(task.framework, implementation, model, report, seed))
     divergence = report.first_divergence.get(task.framework)

@@ -69,12 +69,23 @@ def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, mo
     assert "continue with --resume" in capsys.readouterr().err
 
 
+# Two rounds never give a narrow interval, and many more processes would be started.
+SHORT_PROGRAM = """
+from functools import partial
+from triglot import cli
+from triglot.bench.run import rounds
+from triglot.commands import bench
+
+bench.Settings = partial(bench.Settings, processes=1)
+rounds.MOST_EXTENDED = 1
+cli.main()
+"""
+
+
 def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
     arguments = ("--arm", "triglot-torch-eager", *SHORT, "--batch", "4", "--json", "bench.json")
-    # Two rounds never give a narrow interval, and many more processes would be started.
-    program = "from triglot import cli; from triglot.bench.run import rounds; rounds.MOST_EXTENDED = 1; cli.main()"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", program, "bench", "bert-base-tiny", *arguments],
+        [sys.executable, "-P", "-c", SHORT_PROGRAM, "bench", "bert-base-tiny", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120

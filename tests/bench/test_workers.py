@@ -205,6 +205,7 @@ def test_the_peak_of_memory_is_in_bytes_on_macos_too(monkeypatch, tmp_path):
     assert before <= load.peak_resident() <= 2 * before
 
 
+@pytest.mark.usefixtures("no_more_rounds")
 def test_generated_tokens_are_counted(make_checkpoint):
     """Generated tokens count up to the end of each target, padding included. The first token is given."""
     targets = [[1, 5, 2, 6, 3, 2, 2], [1, 3, 2, 2, 2, 2, 2], [1, 4, 4, 4, 4, 4, 4]]  # 3 is the end, 2 is padding

@@ -22,14 +22,14 @@ ONCE_CALLED_WRONG = {
     "sums that are exact in almost every order": (65, "float64"),
     "padding that contributes by design": (59, "float16"),
 }
-# Paddle has no 16-bit kernels on a CPU. JAX takes up to 40 seconds per 16-bit model, so here it runs only one.
-SLOW = {(name, "jax") for name, (_, dtype) in ONCE_CALLED_WRONG.items() if dtype in HALVES}
-SLOW -= {("entries that all round to the same number before a norm", "jax")}
+# Paddle has no 16-bit kernels on a CPU. JAX takes the most time, because it compiles every operation of a new shape, so
+# here it runs only one model.
+IN_JAX = "entries that all round to the same number before a norm"
 TRIED = [
     (name, framework)
     for name, (_, dtype) in ONCE_CALLED_WRONG.items()
     for framework in FRAMEWORKS
-    if (name, framework) not in SLOW and not (framework == "paddle" and dtype in HALVES)
+    if not (framework == "paddle" and dtype in HALVES) and (framework != "jax" or name == IN_JAX)
 ]
 OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that contributes by design")  # of the reference
 
@@ -37,14 +37,14 @@ OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that con
 @pytest.mark.parametrize(("name", "tried_in"), TRIED)
 def test_correct_code_never_diverges(name, tried_in):
     seed, dtype = ONCE_CALLED_WRONG[name]
-    (outcome,) = run(Task(NOTHING, tried_in, dtype, [seed]))
+    (outcome,) = run(Task(NOTHING, tried_in, dtype, [seed], with_rules=False))
     assert outcome.verdict == ("incomplete" if name in OVERFLOWS else "pass"), outcome
 
 
 def test_only_small_errors_may_precede_an_unlucky_rounding(monkeypatch):
     """Otherwise a model in which every step is almost wrong would pass."""
     monkeypatch.setattr(forward, "ORDINARY_SHARE", 0.01)
-    (outcome,) = run(Task(NOTHING, "torch", "bfloat16", [426]))
+    (outcome,) = run(Task(NOTHING, "torch", "bfloat16", [426], with_rules=False))
     assert outcome.verdict == "diverged"
 
 
