@@ -45,7 +45,8 @@ class Backend:
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
         self.transformer.eval()
-        if mode == "compiled" and can_pack(self.config, device, dtype) and has_kernels(dtype):
+        self.packs = mode == "compiled" and can_pack(self.config, device, dtype) and has_kernels(dtype)
+        if self.packs:
             deployed = Packed(self.transformer)
             self.encode, self.run = deployed.encode, deployed.run
         else:
@@ -65,7 +66,8 @@ class Backend:
     @cached_property
     def trace(self) -> Callable[..., Any]:
         """The program that returns every named value. Made when it is needed: only parity calls it."""
-        return in_mode(self.mode, execution.trace, self.transformer)
+        # The packed encoder is not compiled, so nobody would run what the compiler makes of its steps.
+        return in_mode("eager" if self.packs else self.mode, execution.trace, self.transformer)
 
     @contextmanager
     def computing(self, workload: str) -> Iterator[None]:

@@ -207,3 +207,12 @@ def test_missing_compiler_is_refused(make_checkpoint, monkeypatch):
         with pytest.raises(FrameworkError, match=rf"^PyTorch: mode '{mode}' needs a C\+\+ compiler; install g\+\+"):
             triglot.build("torch", make_checkpoint("translation-tiny"), mode=mode)
     triglot.build("torch", make_checkpoint("translation-tiny"))
+
+
+def test_the_packed_encoder_of_pytorch_needs_no_compiler(make_checkpoint, monkeypatch):
+    """Nor does parity, which also asks for its named values."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    model = triglot.build("torch", make_checkpoint(SMALL_ENCODER), mode="compiled")
+    batch: Any = inputs.random_batch(SMALL_ENCODER, [3, 2], np.random.default_rng(0))
+    output = model.trace(batch)["output"]
+    np.testing.assert_array_equal(output, triglot.build("torch", make_checkpoint(SMALL_ENCODER)).trace(batch)["output"])

@@ -171,7 +171,6 @@ def test_paddle_keeps_no_copy_of_the_weights_beside_the_engine(monkeypatch):
     assert [layer() for layer in traced] == [None]
 
 
-@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize(
     "fields",
     [{"activation": "relu", "positions_skip_padding": True, "tasks": 3}, {"activation": "gelu_tanh", **ALL_HEADS}],
@@ -183,7 +182,6 @@ def test_variants_of_an_encoder_pass(fields, framework, make_checkpoint, check_s
     assert report.verdict == "pass", report.divergences
 
 
-@pytest.mark.usefixtures("without_cpp")
 def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
     report = check_small(make_checkpoint(VECTORS), framework, mode="compiled", checks=["forward"])
     assert report.verdict == "pass", report.divergences
