@@ -76,8 +76,8 @@ class _Program(nn.Layer):
         self.program = program
         self.transformer = transformer
 
-    # No program has an ``if`` or a loop over tensors in Python, or reads an unknown size from ``shape``. So Paddle need
-    # not rewrite the source of the model, which would take seconds for each shape.
+    # No program has an ``if`` or a loop over tensors in Python, or reads an unknown size from ``shape``, which would be
+    # -1. So Paddle need not rewrite the source of the model, which would take seconds for each shape.
     @paddle.jit.not_to_static
     def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Any:
         if second is None:
@@ -127,7 +127,7 @@ class _Deployed:
     def _build(self, inputs: Mapping[str, Tensor]) -> inference.Predictor:
         # The engine refuses an input that nothing reads.
         self.names = [name for name in inputs if name not in ("labels", "teacher")]
-        specs = {name: InputSpec([None] * inputs[name].ndim, inputs[name].dtype, name) for name in self.names}
+        specs = {name: InputSpec(_sizes(inputs[name]), inputs[name].dtype, name) for name in self.names}
         transformer = self.transformer
         if self.converts:
             transformer = copy.deepcopy(transformer).to(dtype=paddle.float32)
@@ -152,6 +152,13 @@ class _Deployed:
             else:
                 config.enable_use_gpu(100, 0)
             return inference.create_predictor(config)
+
+
+def _sizes(tensor: Tensor) -> list[int | None]:
+    """Return the sizes of an input, None if they vary. That of vectors is known: a norm may divide by it."""
+    if tensor.ndim == 3 and tensor.is_floating_point():
+        return [None, None, tensor.shape[-1]]
+    return [None] * tensor.ndim
 
 
 def _cast(tensor: Tensor, dtype: paddle.dtype) -> Tensor:

@@ -65,7 +65,7 @@ class Generator(nn.Layer):
             return paddle.index_select(scores, position.reshape([1]), axis=1)[:, 0], None
         return scores[:, 0], cache
 
-    @paddle.jit.not_to_static  # compiled as it is: Paddle need not rewrite its source, see ``execution.py``
+    @paddle.jit.not_to_static  # traced as it is; see ``execution.py``
     def decode(
         self,
         x: Tensor,

@@ -66,7 +66,7 @@ class Backend:
     @cached_property
     def trace(self) -> Callable[..., Any]:
         """The program that returns every named value. Made when it is needed: only parity calls it."""
-        # The packed encoder is not compiled, so nobody would run what the compiler makes of its steps.
+        # The packed encoder is not compiled, so the steps run eagerly too. Nobody would run compiled ones.
         return in_mode("eager" if self.packs else self.mode, execution.trace, self.transformer)
 
     @contextmanager

@@ -69,7 +69,7 @@ def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, mo
     assert "continue with --resume" in capsys.readouterr().err
 
 
-# Two rounds never give a narrow interval, and many more processes would be started.
+# One process for each arm. Two rounds never give a narrow interval, and many more processes would be started.
 SHORT_PROGRAM = """
 from functools import partial
 from triglot import cli

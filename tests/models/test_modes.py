@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from noise import assert_within_noise, random_batch, truth_of
-from paddle.jit.dy2static.program_translator import FunctionCache
+from tiny_configs import EMBEDDED, EMBEDDED_PAIR, VECTORS
 
 import triglot
 from triglot import impls
@@ -25,6 +25,7 @@ KINDS = ["bert-base-tiny", "dygraph-tiny", "translation-tiny", "multihead-tiny"]
 # torch.compile takes long for each layer.
 SMALL = replace(recipe("translation-tiny"), layers=1, decoder_layers=1)
 SMALL_ENCODER = replace(recipe("bert-base-tiny"), layers=1)
+CANNOT_PACK: Any = {"masking": "fill", "masking_value": -1e9}
 COMPILED = ("jit", "compiled")
 
 
@@ -49,10 +50,22 @@ def test_compiled_outputs_agree_with_eager_ones(framework, config, mode, make_ch
     compare_with_eager(framework, make_checkpoint(config), mode)
 
 
+@pytest.mark.usefixtures("without_cpp")
+@pytest.mark.parametrize(
+    "config",
+    [EMBEDDED, EMBEDDED_PAIR, replace(VECTORS, pre_process="n", post_process="da")],
+    ids=["encoder", "pair", "packed encoder"],
+)
+def test_a_compiled_norm_that_reads_the_size_of_vectors(framework, config, make_checkpoint):
+    """Paddle traces one program for all sizes of a batch, but the norm divides by the size of a vector."""
+    compare_with_eager(framework, make_checkpoint(replace(config, norm="scalar_layer_norm")), "compiled")
+
+
 @pytest.mark.parametrize("mode", COMPILED)
 def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
-    """Without heads, because each kernel takes a second to compile."""
-    compare_with_eager("torch", make_checkpoint(replace(SMALL_ENCODER, heads_on_top=())), mode)
+    """In a model whose padding cannot be skipped. Without heads, because each kernel takes a second to compile."""
+    config = replace(SMALL_ENCODER, heads_on_top=(), **CANNOT_PACK)
+    compare_with_eager("torch", make_checkpoint(config), mode, batches=[[9, 1, 4]])
 
 
 @pytest.mark.parametrize("lengths", [[9, 1, 4], [9, 8, 9]], ids=["much padding", "little padding"])
@@ -94,7 +107,8 @@ def test_paddle_inference_engine_computes_in_bfloat16(config, lengths, make_chec
 def test_paddle_rewrites_no_source(name, mode, make_checkpoint, monkeypatch):
     """By default it rewrites the source of every method that it traces, which takes seconds for each shape."""
     rewritten = []
-    monkeypatch.setattr(FunctionCache, "convert_with_cache", lambda _, function: rewritten.append(function) or function)
+    rewriter = "paddle.jit.dy2static.program_translator.FunctionCache.convert_with_cache"
+    monkeypatch.setattr(rewriter, lambda _, function: rewritten.append(function) or function)
     model: Any = triglot.build("paddle", make_checkpoint(name), mode=mode)
     batch: Any = inputs.random_batch(model.config, [3, 2], np.random.default_rng(0))
     model.prepare("forward", batch)()
@@ -127,13 +141,17 @@ def test_paddle_inference_engine_refuses_all_but_outputs_in_bfloat16(make_checkp
             call()
 
 
-def compare_with_eager(framework, checkpoint, mode):
-    """Compare the outputs of two models. The tolerance is twice the rounding of a layer norm's sums in float32."""
-    batch: Any = inputs.random_batch(checkpoint.config, [9, 1, 4], np.random.default_rng(0))
+def compare_with_eager(framework, checkpoint, mode, batches=([9, 1, 4], [5, 2])):
+    """Compare the outputs of two models for batches of these lengths, in one program if the mode serves every shape.
+
+    The tolerance is twice the rounding of a layer norm's sums in float32.
+    """
     eager, compiled = (triglot.build(framework, checkpoint, mode=each) for each in ("eager", mode))
-    for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
-        bound = 2 * checkpoint.config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
+    for lengths in batches:
+        batch: Any = inputs.random_batch(checkpoint.config, lengths, np.random.default_rng(0))
+        for ours, theirs in zip(answers(compiled, batch), answers(eager, batch), strict=True):
+            bound = 2 * checkpoint.config.hidden_size * np.finfo(np.float32).eps * np.abs(theirs).max()
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
 
 def answers(model, batch):

@@ -68,7 +68,7 @@ OWN_HELPERS = {
     ("paddlepaddle", "execution.py"): {
         "_cast",
         *("_Program", "_Program.__init__", "_Program.forward"),
-        *("_Deployed", "_Deployed.__init__", "_Deployed.flat", "_Deployed.run", "_Deployed._build"),
+        *("_Deployed", "_Deployed.__init__", "_Deployed.flat", "_Deployed.run", "_Deployed._build", "_sizes"),
     },
     # Its loop is compiled as a whole.
     ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},
