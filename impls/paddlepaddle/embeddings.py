@@ -54,7 +54,7 @@ class Embeddings(nn.Layer):
 
         ``first_position`` is the position of the first token. It is above 0 when a decoder reads one token at a time.
         """
-        length = paddle.shape(token_ids)[1]  # token_ids.shape does not know it in a program for every length
+        length = paddle.shape(token_ids)[1]  # token_ids.shape[1] is -1 in a program that serves every length
         position_ids = paddle.arange(length) + first_position
         if self.config.positions_skip_padding:
             assert valid is not None  # only a target has none, and a model with a target skips no padding

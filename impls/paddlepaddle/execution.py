@@ -76,8 +76,8 @@ class _Program(nn.Layer):
         self.program = program
         self.transformer = transformer
 
-    # No program has an ``if`` or a loop over tensors in Python, or reads an unknown size from ``shape``, which would be
-    # -1. So Paddle need not rewrite the source of the model, which would take seconds for each shape.
+    # By default, Paddle rewrites the source of the model, which takes seconds for each shape. No program needs that:
+    # none has an ``if`` or a loop that depends on a tensor. None may read from ``shape`` a size that varies: it is -1.
     @paddle.jit.not_to_static
     def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Any:
         if second is None:
@@ -155,7 +155,7 @@ class _Deployed:
 
 
 def _sizes(tensor: Tensor) -> list[int | None]:
-    """Return the sizes of an input, None if they vary. That of vectors is known: a norm may divide by it."""
+    """Return the sizes of an input, None for those that vary. The size of vectors does not: a norm divides by it."""
     if tensor.ndim == 3 and tensor.is_floating_point():
         return [None, None, tensor.shape[-1]]
     return [None] * tensor.ndim

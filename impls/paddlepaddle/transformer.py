@@ -83,7 +83,7 @@ class Transformer(nn.Layer):
         x = target
         if self.config.target_vocabulary:
             x = self.embed_target(target, probe=probe)
-        # target.shape does not know the length in a program for every length
+        # target.shape[1] is -1 in a program that serves every length.
         allowed = masks.combine(masks.padding(target_valid), masks.causal(paddle.shape(target)[1]))
         x = self.decoder(x, allowed, memory, masks.padding(valid), probe=under(probe, "decoder"))
         return observe(probe, "decoded", x.masked_fill(~target_valid[:, :, None], paddle.zeros([], x.dtype)))

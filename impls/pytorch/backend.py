@@ -66,7 +66,7 @@ class Backend:
     @cached_property
     def trace(self) -> Callable[..., Any]:
         """The program that returns every named value. Made when it is needed: only parity calls it."""
-        # The packed encoder is not compiled, so the steps run eagerly too. Nobody would run compiled ones.
+        # The packed encoder runs without torch.compile, so its steps are shown without it too.
         return in_mode("eager" if self.packs else self.mode, execution.trace, self.transformer)
 
     @contextmanager

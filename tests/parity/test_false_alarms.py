@@ -22,8 +22,8 @@ ONCE_CALLED_WRONG = {
     "sums that are exact in almost every order": (65, "float64"),
     "padding that contributes by design": (59, "float16"),
 }
-# Paddle has no 16-bit kernels on a CPU. JAX takes the most time, because it compiles every operation of a new shape, so
-# here it runs only one of them, and one that ``make audit`` leaves out.
+# Paddle has no 16-bit kernels on a CPU. JAX compiles every operation for each new shape, which takes so long that it
+# runs only two of these models.
 FOR_JAX = (
     "entries that all round to the same number before a norm",
     "the variance of equal entries, computed in float64",
