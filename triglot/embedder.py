@@ -34,8 +34,8 @@ class Embedder:
     that is installed. ``mode``, ``dtype`` and ``device`` are those of ``triglot.build``. ``batch_tokens``: the most
     tokens in a batch, padding included.
 
-    Texts of similar length share a batch. Longer texts than the model allows are cut. A text without any token, such as
-    an empty text without special tokens, becomes a vector of zeros.
+    Texts of similar length share a batch. Texts longer than the model allows are truncated. A text without any token,
+    such as an empty text without special tokens, becomes a vector of zeros.
 
     Raises:
         ModelNotFoundError: ``model`` does not exist.
@@ -132,6 +132,14 @@ class Embedder:
                 tokenized = pool.submit(self._tokenizer.ids, window)  # while the model computes
                 yield self._vectors(rows)
             yield self._vectors(tokenized.result())
+
+    @staticmethod
+    def can_continue_after(number: int) -> bool:
+        """Return whether the vectors of all texts after the first ``number`` are the same if these are left out.
+
+        Otherwise, their last bits may differ, because the texts are divided into other batches.
+        """
+        return number % WINDOW == 0
 
     def prompt(self, name: str | None) -> str:
         """Return the text of a prompt of the model; None: of its default prompt.

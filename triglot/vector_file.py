@@ -39,8 +39,8 @@ class VectorFile:
     is one. Then ``rows`` vectors exist already. Call ``skip`` with the texts before ``append``.
 
     Raises:
-        OutputError: the file exists or cannot be written, another process writes it, or an interrupted run is in the
-            way.
+        OutputError: the file exists or cannot be written, another process writes it, or an interrupted run or another
+            file is in the way.
         InputError: the interrupted run has other settings, or its record is damaged.
     """
 
@@ -65,7 +65,7 @@ class VectorFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._record.exists() and not self._completed:
+        if not self._record.exists() and not self._completed and self._is_part(self._file):
             self._part.unlink(missing_ok=True)  # before another process can lock it
         self._file.close()
 
@@ -86,13 +86,14 @@ class VectorFile:
         """Write the ``vectors`` of the next texts, (texts, size).
 
         Raises:
-            OutputError: the disk is full, for example.
+            OutputError: the disk is full, for example, or the file was removed or replaced during the run.
         """
         try:
             self._write(np.ascontiguousarray(vectors, "<f4").tobytes())
             os.fsync(self._file.fileno())
         except OSError as error:
             raise OutputError(f"cannot write {self._part}: {error.strerror}; free space, and {RESUME}") from error
+        self._check_kept()
         self._add_to_digest(texts)
         rows = self.rows + len(vectors)
         self._write_record(rows)
@@ -102,8 +103,10 @@ class VectorFile:
         """Rename ``path``.part to ``path``.
 
         Raises:
-            OutputError: the file cannot be written, or ``path`` was created during the run.
+            OutputError: the file cannot be written, it was removed or replaced during the run, or ``path`` was created
+                during the run.
         """
+        self._check_kept()
         try:
             self._file.seek(0)
             self._write(_header(self.rows, self._size))
@@ -136,11 +139,29 @@ class VectorFile:
 
     def _check_unchanged(self, file: FileIO) -> None:
         """Refuse an open file that another process completed or extended before this one locked it."""
-        if not self._part.exists() or not os.path.samestat(os.fstat(file.fileno()), self._part.stat()):
+        if not self._is_part(file):
             raise OutputError(f"cannot write {self._part}: another process has just completed it; start again")
         self._check_new()
         if self._record.exists() and self._read_record()["rows"] != self.rows:
             raise OutputError(f"cannot write {self._part}: another process has just extended it; start again")
+
+    def _check_own(self, file: FileIO, header: bytes) -> None:
+        """Refuse an open file that no unfinished run began: it is not ours to overwrite."""
+        if os.fstat(file.fileno()).st_nlink > 1:  # a run was killed after it linked the file, or the user linked it
+            raise OutputError(f"cannot write {self._part}: it is the same file as another one; remove it")
+        begun = header[: header.index(b"(0, ") + 4]  # without the size, because another model may have another one
+        start = file.read(len(begun))
+        if not self._record.exists() and not (start.startswith(begun) or begun.startswith(start)):
+            raise OutputError(f"cannot write {self._part}: no unfinished run left it; move it away")
+        file.seek(0)
+
+    def _check_kept(self) -> None:
+        """Refuse to go on if ``path``.part is no longer the file that this process writes."""
+        if not self._is_part(self._file):
+            raise OutputError(f"{self._part} was removed or replaced during the run; start again")
+
+    def _is_part(self, file: FileIO) -> bool:
+        return self._part.exists() and os.path.samestat(os.fstat(file.fileno()), self._part.stat())
 
     def _write(self, content: bytes) -> None:
         left = memoryview(content)
@@ -160,6 +181,7 @@ class VectorFile:
                 stack.callback(file.close)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._check_unchanged(file)
+                self._check_own(file, header)
                 file.write(header)
                 file.truncate(end)
                 file.seek(end)

@@ -114,6 +114,20 @@ def interrupted(_):
     raise KeyboardInterrupt
 
 
+def test_texts_that_have_grown_since_all_were_encoded(sentence_folder, texts, command, monkeypatch):
+    """Without the error, the last texts would share batches with others than in an uninterrupted run."""
+    with monkeypatch.context() as patched:
+        patched.setattr(vector_file.VectorFile, "complete", interrupted)
+        assert command("encode", sentence_folder, texts, "out.npy")[0] == 130
+    content = texts.read_text()
+    texts.write_text(content + "one more\n")
+    with unchanged(texts.parent):
+        result = command("encode", sentence_folder, texts, "out.npy", "--resume")
+        assert_refused(result, f"has texts after the {len(content.splitlines())} that the interrupted run encoded")
+    texts.write_text(content)
+    assert command("encode", sentence_folder, texts, "out.npy", "--resume", "--quiet") == (0, "", "")
+
+
 def test_a_tokenizer_that_is_removed_during_the_run(sentence_folder, texts, command, monkeypatch):
     def remove_and_complete(file):
         (sentence_folder / "tokenizer.json").unlink()

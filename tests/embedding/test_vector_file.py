@@ -5,13 +5,14 @@ import json
 import os
 import resource
 import signal
+from io import BytesIO
 
 import numpy as np
 import pytest
 from refusals import refusal, unchanged
 
 from triglot.shared.errors import InputError, OutputError
-from triglot.vector_file import VectorFile
+from triglot.vector_file import VectorFile, unfinished
 
 TEXTS = [f"text {number}" for number in range(10)]
 VECTORS = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
@@ -172,6 +173,68 @@ def test_a_run_that_another_process_extends(path, monkeypatch):
     with refusal(OutputError, "out.npy.part: another process has just extended it; start again"):
         opened(path)
     finish(path)
+    assert_complete(path)
+
+
+def test_a_run_that_was_killed_as_it_finished(path, monkeypatch):
+    """The file already had its name, and still its old one. Then the user moved it."""
+    link = os.link
+
+    def link_and_die(*arguments):
+        link(*arguments)
+        raise KeyboardInterrupt
+
+    with opened(path) as file:
+        file.append(TEXTS, VECTORS)
+        monkeypatch.setattr(os, "link", link_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            file.complete()
+    monkeypatch.undo()
+    part, record = unfinished(path)
+    moved = path.rename(path.with_name("moved.npy"))
+    for resume in (True, False):
+        with unchanged(path.parent), refusal(OutputError, "out.npy.part: it is the same file as another one; remove"):
+            opened(path, resume=resume)
+        record.unlink(missing_ok=True)
+    np.testing.assert_array_equal(np.load(moved), VECTORS)
+    part.unlink()
+    finish(path)
+
+
+def test_a_file_that_no_run_left(path):
+    part, _ = unfinished(path)
+    for content in (b"a download", npy_of(VECTORS)):
+        part.write_bytes(content)
+        with unchanged(path.parent), refusal(OutputError, "out.npy.part: no unfinished run left it; move it away"):
+            opened(path)
+
+
+def npy_of(array):
+    file = BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("columns", [3, 384])
+def test_a_run_that_was_killed_before_it_counted_vectors(path, columns):
+    part, _ = unfinished(path)
+    part.write_bytes(npy_of(np.empty((0, columns), np.float32)) + b"\x7f" * 31)
+    finish(path)
+    assert_complete(path)
+
+
+def test_a_file_that_is_replaced_during_the_run(path):
+    """The user removed the files of a run that still goes on, and started another one."""
+    with opened(path) as file:
+        file.append(TEXTS[:4], VECTORS[:4])
+        for left in unfinished(path):
+            left.unlink()
+        with opened(path) as other:
+            other.append(TEXTS, VECTORS)
+            for write in (lambda: file.append(TEXTS[4:], VECTORS[4:]), file.complete):
+                with unchanged(path.parent), refusal(OutputError, "out.npy.part was removed or replaced during"):
+                    write()
+            other.complete()
     assert_complete(path)
 
 

@@ -92,6 +92,11 @@ def encode(
 
     with VectorFile(target, embedder.size, settings, resume=resume) as file:
         file.skip(source)
+        if not embedder.can_continue_after(file.rows) and next(source, None) is not None:
+            raise InputError(
+                f"{texts} has texts after the {file.rows:,} that the interrupted run encoded, which were all; pass the "
+                f"same texts, or remove {unfinished(target)[1]}"
+            )
         earlier, begin = file.rows, time.perf_counter()
         try:
             with progress("encode", quiet=quiet, in_lines=True) as on_progress:
