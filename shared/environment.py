@@ -31,13 +31,15 @@ _SET_BY_THREADPOOLCTL = {"KMP_DUPLICATE_LIB_OK"}  # at its import; it changes no
 
 # Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(
-    r"(XLA|JAX|(PY)?TORCH[A-Z]*|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC|CT2)_\w+"
+    r"(XLA|JAX|(PY)?TORCH[A-Z]*|ATEN|NPY|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC|CT2)_\w+"
     "|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
 )
 
 PACKAGES = (
     *("triglot", "numpy", "scipy", "torch", "paddlepaddle", "jax", "jaxlib", "flax", "optax"),
-    *("transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2"),  # run originals and peers
+    # These run originals and peers.
+    *("transformers", "sentence-transformers", "tokenizers"),
+    *("onnx", "onnxscript", "onnxruntime", "openvino", "ctranslate2"),
 )
 
 

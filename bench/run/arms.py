@@ -82,8 +82,10 @@ class Arm:
             return f"a model of kind {config.kind} does not generate"
         if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):
             return "the model has no start, end and pad id, so it does not generate"
-        if self.peer and (workload == "generation" or not _is_bert(config)):
+        if self.peer and (workload == "generation" or not _is_bert_like(config)):
             return "computes only BERT-like encoders"
+        if self.peer and "transformers" in self.packages and not _is_bert(config):
+            return "computes only BERT itself, not RoBERTa or DistilBERT"
         if workload in WITH_GRADIENTS and (reason := self._why_not_trained(config, dtype)):
             return reason
         if (self.framework, self.mode) == ("jax", "compiled") and not can_pack(config, device, dtype):
@@ -97,10 +99,12 @@ class Arm:
         return None
 
     def compiles_cpp(self, config: ModelConfig, workload: str, dtype: str, device: str) -> bool:
-        """Return whether PyTorch's compiler translates the arm to C++."""
+        """Return whether PyTorch's compiler may translate the arm to C++."""
         packs = workload in {"compiled": ("forward",), "jit": WITH_GRADIENTS}.get(self.mode, ())
         is_packed = not self.peer and packs and can_pack(config, device, dtype)
-        return (self.framework, device) == ("torch", "cpu") and self.mode != "eager" and not is_packed
+        may_lack_kernels = dtype == "bfloat16"  # only a worker can ask PyTorch
+        may_compile = not is_packed or may_lack_kernels
+        return (self.framework, device) == ("torch", "cpu") and self.mode != "eager" and may_compile
 
     def _why_not_trained(self, config: ModelConfig, dtype: str) -> str | None:
         if config.kind == "attention" or (config.kind == "encoder_decoder" and not config.heads_on_top):
@@ -112,18 +116,25 @@ class Arm:
         return None if dtype in TRAINING_DTYPES else f"trains only in {' and '.join(TRAINING_DTYPES)}"
 
 
-def _is_bert(config: ModelConfig) -> bool:
+def _is_bert_like(config: ModelConfig) -> bool:
     """Return whether the stock encoders compute this model: post-norm, exact GELU, learned positions, all biases."""
     steps = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
     return (
         steps == ("encoder", "", "dan", "", "layer_norm")
         and config.activation == "gelu"
-        and config.positions == "learned"
+        and config.attention_output_activation == "none"
+        and config.pooler_activation == "tanh"
         and all((config.projection_bias, config.output_bias, config.feed_forward_bias, config.norm_bias))
-        and not config.tasks
+        and (config.positions, config.embedding_process) == ("learned", "nd")
+        and not (config.tasks or config.embedding_size or config.embedding_scale)
         and config.hidden_size == config.heads * config.key_size == config.heads * config.value_size
         and set(config.heads_on_top) <= {"pooler"}
     )
+
+
+def _is_bert(config: ModelConfig) -> bool:
+    """Return whether transformers computes a BERT-like encoder as ``BertModel``: with segments, positions from 0."""
+    return bool(config.segments) and not (config.position_offset or config.positions_skip_padding)
 
 
 _PEER_DTYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, ("float32", "bfloat16", "float16"))

@@ -1,4 +1,4 @@
-"""What ``--resume`` reuses: earlier results with the same code, weights, packages and settings."""
+"""What ``--resume`` reuses: earlier results with the same code, model, packages and settings."""
 
 import hashlib
 import json
@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
 from triglot import bench, impls, parity, shared
-from triglot.bench.report.report import Comparison, ModelRecord, Report, Surroundings
+from triglot.bench.report.report import Comparison, Report, Surroundings
 from triglot.shared.environment import environment, hash_of_code
 from triglot.shared.errors import BenchError
 
 from .cases import Case, Cell, Settings
+from .work import BenchedModel
 
 
 class EarlierResults:
@@ -25,7 +26,7 @@ class EarlierResults:
     def __init__(
         self,
         report: Report | None,
-        models: Mapping[str, ModelRecord],
+        models: Mapping[str, BenchedModel],
         settings: Settings,
         requested: Collection[str],
     ) -> None:
@@ -37,26 +38,26 @@ class EarlierResults:
         self.others = report.surroundings.others
         self._comparisons = report.comparisons
         self._requested = requested
-        self._models = models
+        self._digests = {name: model.digest() for name, model in models.items()}
         self._facts = [hash_of_code((impls, shared, parity, bench)), environment(), settings.affecting_results()]
 
     def digest(self, case: Case) -> str:
-        """Return a hash of all that a result depends on: case, weights, code, environment and settings."""
-        content = [case.id, asdict(case.cell), self._models[case.cell.model].weights_digest, *self._facts]
+        """Return a hash of all that a result depends on: case, model, code, environment and settings."""
+        content = [case.id, asdict(case.cell), self._digests[case.cell.model], *self._facts]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def unrequested(self) -> list[Case]:
         """Return the cases that are not asked for now, all of which stay in the report.
 
         Raises:
-            BenchError: one was measured with different code, weights or packages, so it cannot stay.
+            BenchError: one was measured with a different model, code or packages, so it cannot stay.
         """
         cases = [result.case for name, result in self.results.items() if name not in self._requested]
         for case in cases:
             if not self.is_reusable(case):
                 raise BenchError(
                     f"cannot resume: the file has {case.id}, which is not asked for and was measured with different "
-                    "code, weights or packages; write to another file"
+                    "code, packages, weights or tokenizer; write to another file"
                 )
         return cases
 

@@ -69,7 +69,7 @@ class Sweep:
             name: ModelRecord(model.checkpoint.digest, model.checkpoint.config.to_dict())
             for name, model in self._models.items()
         }
-        self._earlier = EarlierResults(earlier, self._records, settings, self._requested)
+        self._earlier = EarlierResults(earlier, self._models, settings, self._requested)
         self.surroundings = Surroundings(environment(), load.MachineState.now(), asdict(settings))
         self._rooflines: dict[tuple[str, str, int], roofline.Roofline] = {}
         # Another environment may have another roofline.

@@ -1,5 +1,6 @@
 """The work of a cell: the files that its workers read, the truth for their outputs, and its throughput."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,11 @@ class BenchedModel:
     name: str
     checkpoint: Checkpoint
     tokenizer: Path | None = None
+
+    def digest(self) -> str:
+        """Return a hash of the weights, the configuration and the tokenizer."""
+        tokenizer = b"" if self.tokenizer is None else self.tokenizer.read_bytes()
+        return hashlib.sha256(self.checkpoint.digest.encode() + tokenizer).hexdigest()
 
 
 class Work:

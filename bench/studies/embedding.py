@@ -163,7 +163,7 @@ def main(
 
 
 def _print(content: dict[str, Any]) -> None:
-    headers = ("texts/s", f"times {PEER}", "lowest", "highest", "cosine distance")
+    headers = ("texts/s", f"times as fast as {PEER}", "lowest", "highest", "cosine distance")
     table = Table("arm", *(Column(header, justify="right") for header in headers))
     table.title = f"{TEXTS:,} sentences ({content['distinct_texts']:,} distinct), {MODEL}"
     for arm, row in content["speed"].items():

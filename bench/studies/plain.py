@@ -1,7 +1,7 @@
 """A plain script that times a model as a user would: load it, call it in a loop, take the median.
 
 ``python -m triglot.bench.studies.plain ARM CHECKPOINT ROWS LENGTH`` prints a median in ms for each line of its input.
-``plain_comparison.py`` compares the benchmark with it. It uses nothing of the benchmark but the arm itself.
+``plain_comparison.py`` compares the benchmark with it. It uses nothing of the benchmark but the arm and its inputs.
 """
 
 import sys

@@ -4,9 +4,9 @@ On an otherwise idle machine, 20 runs compare an arm with itself and with two sl
 (``--allocator keep``), and ten with the default allocator, with which two processes of this arm can differ by a fifth.
 In nine of each ten,
 
-- the interval of the arm against itself must hold 1;
-- the interval of an arm with a busy wait of a tenth must hold 1.1;
-- the interval of an arm that computes eight times per call must hold 8.
+- the interval of the arm against itself must contain 1;
+- the interval of an arm with a busy wait of a tenth must contain 1.1;
+- the interval of an arm that computes eight times per call must contain 8.
 
 With freed memory kept, the arm must also be within 3% of itself, and the busy wait must be seen, in every run.
 

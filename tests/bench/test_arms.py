@@ -56,6 +56,31 @@ def test_an_arm_says_what_it_does_not_support(arm, model, workload, dtype, devic
     assert why is None if reason is None else re.search(reason, why or "")
 
 
+@pytest.mark.parametrize(
+    ("changes", "stock", "transformers"),
+    [
+        ({}, None, None),
+        ({"positions_skip_padding": True}, None, "only BERT itself"),  # RoBERTa
+        ({"position_offset": 2}, None, "only BERT itself"),
+        ({"segments": 0}, None, "only BERT itself"),  # DistilBERT
+        ({"embedding_size": 12}, "only BERT-like", "only BERT-like"),  # ELECTRA
+        ({"embedding_scale": True}, "only BERT-like", "only BERT-like"),
+        ({"embedding_process": "d"}, "only BERT-like", "only BERT-like"),
+        ({"pooler_activation": "relu"}, "only BERT-like", "only BERT-like"),
+        ({"attention_output_activation": "relu"}, "only BERT-like", "only BERT-like"),
+    ],
+)
+def test_peers_compute_only_what_their_encoder_computes(changes, stock, transformers):
+    config = replace(recipe("bert-base-tiny"), **changes)
+    for arms_of_kind, reason in (
+        (("torch-nn", "nnx", "paddle-nn"), stock),
+        (("transformers-sdpa", "onnxruntime", "ctranslate2"), transformers),
+    ):
+        for arm in arms_of_kind:
+            why = ARMS[arm].why_unsupported(config, "forward", "float32", "cpu")
+            assert why is None if reason is None else reason in (why or ""), arm
+
+
 def test_ctranslate2_is_imported_before_pytorch():
     """In the other order, its short calls take 1.8 times as long."""
     code = (
@@ -70,6 +95,7 @@ def test_ctranslate2_is_imported_before_pytorch():
     ("arm", "model", "workload", "dtype", "device", "compiles"),
     [
         ("triglot-torch-compiled", "bert-base-tiny", "forward", "float32", "cpu", False),  # runs on packed tokens
+        ("triglot-torch-compiled", "bert-base-tiny", "forward", "bfloat16", "cpu", True),  # if it lacks the kernels
         ("triglot-torch-compiled", "bert-base-tiny", "forward", "float64", "cpu", True),
         ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cpu", True),
         ("triglot-torch-compiled", "translation-tiny", "generation", "float32", "cpu", True),

@@ -13,8 +13,12 @@ from triglot.bench.report import document
 from triglot.bench.run import resume
 from triglot.bench.run import sweep as sweep_module
 from triglot.bench.run.pool import Workers
+from triglot.bench.run.work import BenchedModel
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.environment import cores
 from triglot.shared.errors import OutputError
+from triglot.shared.model.initializers import initialize
+from triglot.shared.model.recipes import recipe
 
 OPTIONS = ("--batch", "2", "--length", "8", "--seconds", "0.1", "--rounds", "2", "--json", "bench.json", "--quiet")
 BENCH = ("bench", "bert-base-tiny", *OPTIONS)
@@ -230,6 +234,20 @@ def test_results_that_are_not_asked_for_stay(workplace, command, monkeypatch):
     assert code == 2
     assert "not asked for and was measured with different code" in err
     assert written() == second
+
+
+def test_the_digest_of_a_model_depends_on_its_weights_and_its_tokenizer(tmp_path):
+    """With another tokenizer, the sentences have other tokens."""
+    config, tokenizer = recipe("bert-base-tiny"), tmp_path / "tokenizer.json"
+    digests: list[str] = []
+    for seed, content in ((0, None), (0, "{}"), (0, "[]"), (1, "[]")):
+        if content is not None:
+            tokenizer.write_text(content)
+        checkpoint = Checkpoint(config, initialize(config, seed))
+        model = BenchedModel("model", checkpoint, None if content is None else tokenizer)
+        assert model.digest() == model.digest()
+        digests.append(model.digest())
+    assert len(set(digests)) == len(digests)
 
 
 def test_a_report_with_other_settings_or_models_is_refused(workplace, command):

@@ -24,6 +24,8 @@ from triglot.shared.environment import environment, hash_of_code, thread_setting
             "KMP_BLOCKTIME",
             "MKL_CBWR",
             "ONEDNN_MAX_CPU_ISA",
+            "ATEN_CPU_CAPABILITY",
+            "NPY_DISABLE_CPU_FEATURES",
         ),
         *(
             "CT2_USE_MKL",

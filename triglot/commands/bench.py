@@ -103,7 +103,7 @@ def bench(
 ) -> None:
     """Find out which framework is fastest on this machine.
 
-    Every program is checked before it is timed.
+    The first batch of every arm is checked before it is timed.
     """
     from triglot import models  # noqa: PLC0415
     from triglot.bench.report import comparison, document, page  # noqa: PLC0415
