@@ -250,7 +250,7 @@ def padded(x: np.ndarray, size: int) -> np.ndarray:
 
 def unpacked(x: Array, tokens: np.ndarray, shape: Sequence[int]) -> Array:
     """Return packed tokens where they are in the batch, (B, S, ...), and zero elsewhere. x: (N, ...)."""
-    # NumPy compiles nothing for the shape.
+    # In NumPy, because JAX would compile a program for each shape.
     batch = np.zeros((shape[0] * shape[1], *x.shape[1:]), x.dtype)
     batch[tokens] = np.asarray(x)[: len(tokens)]
     return jax.device_put(batch.reshape(*shape, *x.shape[1:]), x.device)

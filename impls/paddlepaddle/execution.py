@@ -77,7 +77,8 @@ class _Program(nn.Layer):
         self.transformer = transformer
 
     # By default, Paddle rewrites the source of the model, which takes seconds for each shape. No program needs that:
-    # none has an ``if`` or a loop that depends on a tensor. None may read from ``shape`` a size that varies: it is -1.
+    # none has an ``if`` or a loop that depends on a tensor. None may read a size that varies from ``shape``, which has
+    # -1 in its place.
     @paddle.jit.not_to_static
     def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Any:
         if second is None:

@@ -1,4 +1,4 @@
-"""The encoder for deployment on a CPU: padding costs nothing, and weights are laid out as oneDNN's kernels want them.
+"""The encoder for deployment on a CPU: padding costs little, and weights are in the layout of oneDNN's kernels.
 
 It is the module of ``transformer.py`` with other linear layers and another attention. Everything else treats every
 token alike, so it runs as it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says

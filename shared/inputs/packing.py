@@ -1,4 +1,4 @@
-"""Packing: the real tokens of a padded batch, one after the other, so that padding costs nothing.
+"""Packing: the real tokens of a padded batch, one after the other, so that padding costs little.
 
 Linear layers, norms and embeddings treat every token alike, so they run on the packed tokens, (N, ...). Attention needs
 rows, so it runs on groups of rows of similar length, each padded to its longest row.
