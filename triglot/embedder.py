@@ -135,9 +135,10 @@ class Embedder:
 
     @staticmethod
     def can_continue_after(number: int) -> bool:
-        """Return whether the vectors of all texts after the first ``number`` are the same if these are left out.
+        """Return whether an interrupted run can continue after its first ``number`` texts.
 
-        Otherwise, their last bits may differ, because the texts are divided into other batches.
+        After other numbers, the remaining texts would share other batches than in a run without interruption, and the
+        last bits of their vectors could differ.
         """
         return number % WINDOW == 0
 

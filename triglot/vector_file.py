@@ -146,17 +146,17 @@ class VectorFile:
             raise OutputError(f"cannot write {self._part}: another process has just extended it; start again")
 
     def _check_own(self, file: FileIO, header: bytes) -> None:
-        """Refuse an open file that no unfinished run began: it is not ours to overwrite."""
+        """Refuse an open file that no unfinished run began, because it may hold the user's data."""
         if os.fstat(file.fileno()).st_nlink > 1:  # a run was killed after it linked the file, or the user linked it
             raise OutputError(f"cannot write {self._part}: it is the same file as another one; remove it")
-        begun = header[: header.index(b"(0, ") + 4]  # without the size, because another model may have another one
+        begun = header[: header.index(b"(0, ") + 4]  # without the size of the vectors, which depends on the model
         start = file.read(len(begun))
         if not self._record.exists() and not (start.startswith(begun) or begun.startswith(start)):
             raise OutputError(f"cannot write {self._part}: no unfinished run left it; move it away")
         file.seek(0)
 
     def _check_kept(self) -> None:
-        """Refuse to go on if ``path``.part is no longer the file that this process writes."""
+        """Raise an error if ``path``.part was removed, or replaced by another file."""
         if not self._is_part(self._file):
             raise OutputError(f"{self._part} was removed or replaced during the run; start again")
 

@@ -102,7 +102,7 @@ class Arm:
         """Return whether PyTorch's compiler may translate the arm to C++."""
         packs = workload in {"compiled": ("forward",), "jit": WITH_GRADIENTS}.get(self.mode, ())
         is_packed = not self.peer and packs and can_pack(config, device, dtype)
-        may_lack_kernels = dtype == "bfloat16"  # only a worker can ask PyTorch
+        may_lack_kernels = dtype == "bfloat16"  # only a worker, which imports PyTorch, can find out
         may_compile = not is_packed or may_lack_kernels
         return (self.framework, device) == ("torch", "cpu") and self.mode != "eager" and may_compile
 
@@ -117,7 +117,7 @@ class Arm:
 
 
 def _is_bert_like(config: ModelConfig) -> bool:
-    """Return whether the stock encoders compute this model: post-norm, exact GELU, learned positions, all biases."""
+    """Return whether the stock encoders compute this model: BERT's embeddings, post-norm, exact GELU, all biases."""
     steps = (config.kind, config.pre_process, config.post_process, config.final_process, config.norm)
     return (
         steps == ("encoder", "", "dan", "", "layer_norm")

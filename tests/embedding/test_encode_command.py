@@ -115,7 +115,7 @@ def interrupted(_):
 
 
 def test_texts_that_have_grown_since_all_were_encoded(sentence_folder, texts, command, monkeypatch):
-    """Without the error, the last texts would share batches with others than in an uninterrupted run."""
+    """Without the error, the last texts would share other batches than in a run without interruption."""
     with monkeypatch.context() as patched:
         patched.setattr(vector_file.VectorFile, "complete", interrupted)
         assert command("encode", sentence_folder, texts, "out.npy")[0] == 130
@@ -123,7 +123,7 @@ def test_texts_that_have_grown_since_all_were_encoded(sentence_folder, texts, co
     texts.write_text(content + "one more\n")
     with unchanged(texts.parent):
         result = command("encode", sentence_folder, texts, "out.npy", "--resume")
-        assert_refused(result, f"has texts after the {len(content.splitlines())} that the interrupted run encoded")
+        assert_refused(result, f"has more than the {len(content.splitlines())} texts that it had in")
     texts.write_text(content)
     assert command("encode", sentence_folder, texts, "out.npy", "--resume", "--quiet") == (0, "", "")
 

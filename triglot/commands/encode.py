@@ -94,8 +94,8 @@ def encode(
         file.skip(source)
         if not embedder.can_continue_after(file.rows) and next(source, None) is not None:
             raise InputError(
-                f"{texts} has texts after the {file.rows:,} that the interrupted run encoded, which were all; pass the "
-                f"same texts, or remove {unfinished(target)[1]}"
+                f"{texts} has more than the {file.rows:,} texts that it had in the interrupted run; pass the same "
+                f"texts, or remove {unfinished(target)[1]}"
             )
         earlier, begin = file.rows, time.perf_counter()
         try:
