@@ -182,6 +182,27 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
     return replace(encoder, config=replace(encoder.config, **fields))
 
 
+def resolve_sentence_encoder(
+    name: str, seed: int = 0, config: recipes.ConfigOverride = None, dialect: str | None = None
+) -> Source:
+    """Return a model that makes one vector of a text, and has a tokenizer. The arguments are those of ``resolve``.
+
+    Raises:
+        InputError: the model does not make a vector of a text, or has no tokenizer.
+        TriglotError: the model cannot be read; see ``resolve``.
+    """
+    if name in TRAINED and dialect is None:
+        source = replace(resolve(_trained_weights(name), seed, config), name=name)
+    else:
+        source = resolve(name, seed, config, dialect)
+    if EMBEDDING not in source.checkpoint.config.heads_on_top or source.tokenizer is None:
+        raise InputError(
+            f"{name} is not a complete sentence encoder; expected a folder of sentence-transformers with a "
+            f"{TOKENIZER_FILE}, or the recipe {' or '.join(TRAINED)}"
+        )
+    return replace(source, checkpoint=porting.with_heads(source.checkpoint, [EMBEDDING]))
+
+
 def tokenizer_file(checkpoint: Checkpoint, path: str | Path | None = None) -> Path:
     """Return the file of a tokenizer: ``path``, or the one in the folder that the checkpoint was read from.
 

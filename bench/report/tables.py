@@ -16,8 +16,8 @@ from .comparison import NO_CHANGES, Change, Changes
 from .report import Report, Row, Surroundings, Table
 
 COLUMNS = (
-    *("arm", "parity", "times the baseline", "ms", "ms, new shapes", "tokens/s", "GFLOP/s", "of roofline"),
-    *("cold start, s", "MiB"),
+    *("arm", "parity", "times the baseline", "ms", "ms, new shapes", "texts/s", "tokens/s", "GFLOP/s"),
+    *("of roofline", "cold start, s", "MiB"),
 )
 CHANGE_COLUMNS = ("case", "times as long as before", "verdict")
 _CHANGE_STYLES = {"slower": "bold red", "gone": "bold red", "faster": "green", "same": ""}
@@ -27,6 +27,8 @@ def title(cell: Cell) -> str:
     """Describe a cell in words."""
     if cell.order == "padded":
         shape = f"batch {cell.batch}, length {cell.length}, {cell.fill:.0%} of the tokens real"
+    elif cell.workload == "embed":
+        shape = f"{cell.batch} sentences, up to {cell.length} tokens"
     else:
         order = "as they come" if cell.order == "arrival" else "sorted by length"
         shape = f"{SENTENCE_BATCHES} batches of {cell.batch} sentences, {order}, up to {cell.length} tokens"
@@ -42,7 +44,7 @@ def heading(column: str, table: Table) -> str:
     """Return the heading of one of ``COLUMNS``: it names the baseline, and says what the milliseconds are for."""
     if column == "times the baseline":
         return f"times {table.baseline}"
-    if column == "ms":
+    if column == "ms" and table.cell.workload != "embed":
         return "ms per batch" if table.cell.order == "padded" else f"ms per {SENTENCE_BATCHES} batches"
     return column
 
@@ -58,6 +60,7 @@ def cells(row: Row) -> dict[str, str]:
         "parity": result.parity.verdict if result.parity else "",
         "ms": f"{result.latency_ms.p50:.2f}{device}",
         "ms, new shapes": f"{result.new_shapes_ms:.2f}" if result.new_shapes_ms else "",
+        "texts/s": f"{result.sequences_per_second:,.0f}" if result.case.cell.workload == "embed" else "",
         "tokens/s": f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
         "GFLOP/s": _number(result.useful_gflops) if result.useful_gflops else "",
         "of roofline": f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
@@ -120,7 +123,8 @@ def notes(table: Table, surroundings: Surroundings) -> list[str]:
 
 def _what_quick_left_out(table: Table) -> str:
     timed = {row.result.case.arm for row in table.rows}
-    if left_out := [arm for arm in ARMS if arm not in timed]:
+    able = [name for name, arm in ARMS.items() if arm.builder_of(table.cell.workload)]
+    if left_out := [name for name in able if name not in timed]:
         arms = f" {len(left_out)} arms ({', '.join(left_out)});"
     else:
         arms = ""

@@ -1,7 +1,7 @@
 """The arms: Triglot's implementations in every mode, and the stock encoders of the frameworks.
 
-An arm names its builder, ``module:function``, which only worker processes import. A builder takes a checkpoint, a case
-and the batches of a call, and returns a ``Prepared``.
+An arm names its builders, ``module:function``, which only worker processes import. A builder takes a checkpoint, a
+case and the batches of a call, or with workload "embed" its texts, and returns a ``Prepared``.
 """
 
 import importlib
@@ -24,7 +24,10 @@ from triglot.shared.inputs.packing import can_pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
+from .call_files import Texts
 from .cases import Case
+
+SENTENCE_EMBEDDING = "sentence_embedding"  # the head whose vectors are judged with workload "embed"
 
 # The training step that is timed. At this rate hundreds of steps on the same batch stay stable.
 PLAN = Plan(rate=1e-4, dropout=False)
@@ -33,12 +36,12 @@ PLAN = Plan(rate=1e-4, dropout=False)
 class Prepared(Protocol):
     """A model with its inputs, ready to be timed."""
 
-    def use(self, batches: Sequence[Batch]) -> None:
-        """Compute these batches from now on."""
+    def use(self, batches: Any) -> None:
+        """Compute these batches, or texts, from now on."""
         ...
 
     def call(self) -> Any:
-        """Compute every batch. In JAX and on a GPU, the results may not be finished yet."""
+        """Compute all of them. In JAX and on a GPU, the results may not be finished yet."""
         ...
 
     def wait(self, results: Any) -> None:
@@ -54,8 +57,9 @@ class Prepared(Protocol):
 class Arm:
     """One way to compute the model.
 
-    ``packages`` must be installed, and are imported in the order given. ``dtypes`` lists the number formats for each
-    supported device. A ``peer`` is not part of Triglot, and computes only BERT-like encoders.
+    ``builder`` is for all workloads but "embed", and ``text_builder`` for that one; an empty one means that the arm
+    does not do such work. ``packages`` must be installed, and are imported in the order given. ``dtypes`` lists the
+    number formats for each supported device. A ``peer`` is not part of Triglot, and computes only BERT-like encoders.
     """
 
     framework: str
@@ -64,12 +68,19 @@ class Arm:
     packages: tuple[str, ...] = ()
     dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict.fromkeys(DEVICES, DTYPES))
     peer: bool = False
+    text_builder: str = ""
 
-    def import_builder(self) -> Callable[[Checkpoint, Case, Sequence[Batch]], Prepared]:
-        """Import the packages and then the builder."""
+    def builder_of(self, workload: str) -> str:
+        """Return the builder for a workload; empty if the arm does not do such work."""
+        return self.text_builder if workload == "embed" else self.builder
+
+    def import_builder(
+        self, workload: str = "forward"
+    ) -> Callable[[Checkpoint, Case, Sequence[Batch | Texts]], Prepared]:
+        """Import the packages and then the builder for a workload."""
         for package in self.packages:
             importlib.import_module(package)
-        module, name = self.builder.split(":")
+        module, name = self.builder_of(workload).split(":")
         return getattr(importlib.import_module(module), name)
 
     def why_unsupported(  # noqa: PLR0911 (one return per reason)
@@ -78,13 +89,16 @@ class Arm:
         """Return why the arm cannot do this work; None if nothing is known to prevent it."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             return f"{', '.join(missing)} not installed"
+        if not self.builder_of(workload):
+            return "does not turn texts into vectors" if workload == "embed" else "only turns texts into vectors"
         if workload == "generation" and config.kind != "encoder_decoder":
             return f"a model of kind {config.kind} does not generate"
         if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):
             return "the model has no start, end and pad id, so it does not generate"
-        if self.peer and (workload == "generation" or not _is_bert_like(config)):
+        is_peer_encoder = self.peer and workload != "embed"
+        if is_peer_encoder and (workload == "generation" or not _is_bert_like(config)):
             return "computes only BERT-like encoders"
-        if self.peer and "transformers" in self.packages and not _is_bert(config):
+        if is_peer_encoder and "transformers" in self.packages and not _is_bert(config):
             return "computes only BERT itself, not RoBERTa or DistilBERT"
         if workload in WITH_GRADIENTS and (reason := self._why_not_trained(config, dtype)):
             return reason
@@ -100,7 +114,7 @@ class Arm:
 
     def compiles_cpp(self, config: ModelConfig, workload: str, dtype: str, device: str) -> bool:
         """Return whether PyTorch's compiler may translate the arm to C++."""
-        packs = workload in {"compiled": ("forward",), "jit": WITH_GRADIENTS}.get(self.mode, ())
+        packs = workload in {"compiled": ("forward", "embed"), "jit": WITH_GRADIENTS}.get(self.mode, ())
         is_packed = not self.peer and packs and can_pack(config, device, dtype)
         may_lack_kernels = dtype == "bfloat16"  # only a worker, which imports PyTorch, can find out
         may_compile = not is_packed or may_lack_kernels
@@ -144,7 +158,14 @@ def _own_arm(framework: str, mode: str) -> Arm:
     dtypes: dict[str, tuple[str, ...]] = dict.fromkeys(DEVICES, DTYPES)
     if framework == "paddle":  # on a CPU, only its inference engine has bfloat16, and nothing has float16
         dtypes["cpu"] = ("float32", "float64", *(["bfloat16"] if mode == "compiled" else []))
-    return Arm(framework, mode, f"{__name__}:TriglotArm", impls.REQUIRED_MODULES[framework], dtypes)
+    return Arm(
+        framework,
+        mode,
+        f"{__name__}:TriglotArm",
+        impls.REQUIRED_MODULES[framework],
+        dtypes,
+        text_builder="triglot.bench.run.text_arm:TextArm",
+    )
 
 
 def _peer(framework: str, mode: str, builder: str, packages: tuple[str, ...] = (), dtypes: Any = _PEER_DTYPES) -> Arm:
@@ -183,6 +204,15 @@ ARMS: dict[str, Arm] = {
         ("ctranslate2", "transformers", "torch"),
         {"cpu": ("float32",)},
     ),
+    "sentence-transformers": Arm(
+        "torch",
+        "eager",
+        builder="",
+        packages=("torch", "sentence_transformers"),
+        dtypes=_PEER_DTYPES,
+        peer=True,
+        text_builder="triglot.bench.peers.sentence_encoder:SentenceTransformersArm",
+    ),
 }
 
 
@@ -195,7 +225,7 @@ def quick_arms(configs: Sequence[ModelConfig], workload: str, dtypes: Sequence[s
     """Return the arms of ``--quick``: the baseline, the fastest of each framework, and the best-known peers."""
 
     def fastest(framework: str) -> str:
-        modes = ["compiled", "jit"] if workload == "forward" else ["jit"]
+        modes = ["compiled", "jit"] if workload in ("forward", "embed") else ["jit"]
         work = [(config, workload, dtype, device) for config in configs for dtype in dtypes]
 
         def able(name: str) -> int:
@@ -204,11 +234,14 @@ def quick_arms(configs: Sequence[ModelConfig], workload: str, dtypes: Sequence[s
         return max((f"triglot-{framework}-{mode}" for mode in modes), key=able)  # of equals, the first
 
     own = [fastest(framework) for framework in FRAMEWORKS]
-    return ["triglot-torch-eager", *own, "transformers-sdpa", *(["onnxruntime"] if workload == "forward" else [])]
+    peers = {"forward": ["transformers-sdpa", "onnxruntime"], "embed": ["sentence-transformers"]}
+    return ["triglot-torch-eager", *own, *peers.get(workload, ["transformers-sdpa"])]
 
 
-def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the arms with these frameworks, modes and names. An empty list selects all.
+def select(
+    frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str], workload: str = "forward"
+) -> list[str]:
+    """Return the arms with these frameworks, modes and names. An empty list selects all that do such work.
 
     Raises:
         FrameworkError: a name is unknown, or no arm is left.
@@ -221,7 +254,7 @@ def select(frameworks: Sequence[str], modes: Sequence[str], names: Sequence[str]
         for name, arm in ARMS.items()
         if (not frameworks or arm.framework in frameworks)
         and (not modes or arm.mode in modes)
-        and (not names or name in names)
+        and (name in names if names else arm.builder_of(workload))
     ]
     if not selected:
         wanted = " and ".join(" or ".join(part) for part in (frameworks, modes, names) if part)

@@ -13,12 +13,13 @@ from triglot.shared.model.config import ModelConfig
 
 from .cases import Cell
 
-SENTENCE_BATCHES = 8  # batches of sentences that one call computes
+SENTENCE_BATCHES = 8  # batches of sentences that one call computes, except with workload "embed"
 
 
 def batches_of_cell(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> Sequence[Batch]:
     """Return the batches of one call: a single padded one, or several of sentences.
 
+    With workload "embed", it is one batch of all sentences, from which the truth and the operations are computed.
     Without a tokenizer, a sentence has as many tokens as words, and the tokens are random.
 
     Raises:
@@ -124,9 +125,21 @@ def _sentences_of_calls(
 
     They come from one list, so no sentence is in both, unless there are too few sentences for such large batches.
     """
-    half = SENTENCE_BATCHES * cell.batch
-    rows = _sentences(cell, config, tokenizer, generator, 2 * half)
-    return rows[:half], rows[half:]
+    count = sentences_of_call(cell)
+    rows = _sentences(cell, config, tokenizer, generator, 2 * count)
+    return rows[:count], rows[count:]
+
+
+def texts_of_calls(cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the sentences of the timed call, and those of the further call, before they are tokenized."""
+    count = sentences_of_call(cell)
+    texts = text.sentences(2 * count)
+    return texts[:count], texts[count:]
+
+
+def sentences_of_call(cell: Cell) -> int:
+    """Return how many sentences one call computes."""
+    return cell.batch if cell.workload == "embed" else SENTENCE_BATCHES * cell.batch
 
 
 def _sentences(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WORKLOADS = ("forward", "forward+backward", "training", "generation")
+WORKLOADS = ("forward", "forward+backward", "training", "generation", "embed")
 ORDERS = ("padded", "arrival", "sorted")
 
 # What glibc does with large blocks that were freed. By default it may return them to the system and fetch them again
@@ -24,6 +24,9 @@ class Cell:
     With ``order`` "padded", a call computes one batch of ``batch`` rows, ``length`` tokens long; the share ``fill`` of
     the tokens is real. With "arrival" or "sorted" it computes several batches of English sentences, at most ``length``
     tokens long, as they come or sorted by length; ``fill`` is then 1, and the measured share is in the result.
+
+    With ``workload`` "embed", a call turns ``batch`` sentences into vectors, tokenization included. Each arm divides
+    them into batches in its own way; ``order`` is "arrival".
     """
 
     model: str

@@ -200,7 +200,7 @@ class Workers:
             "arm": asdict(ARMS[case.arm]),
             "cell": asdict(case.cell),
             "checkpoint": str(work.checkpoint),
-            "batches": [str(file) for file in work.files],
+            "calls": [str(file) for file in work.files],
             "judged": str(work.judged_file) if work.judged_file else None,
             "outputs": str(outputs) if outputs else None,
             "processors": load.processors(case.cell.threads),
@@ -255,7 +255,7 @@ class Workers:
             self.on_step(f"new shapes for {case.arm}")
             request = {
                 "config": self._work.config.to_dict(),
-                "batches": [str(file) for file in self._work.further_files],
+                "calls": [str(file) for file in self._work.further_files],
             }
             try:
                 self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triglot.bench.report.report import Result
@@ -12,13 +12,15 @@ from triglot.parity.run import rounded_weights
 from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.arrays import FLOATS
-from triglot.shared.checkpoint import Checkpoint, npz
+from triglot.shared.checkpoint import Checkpoint, TextSettings, npz
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError, InputError, TriglotError
+from triglot.shared.inputs import Batch
 from triglot.shared.memory import return_freed_memory
 
-from . import batches, flops
+from . import batches, call_files, flops
 from .arms import PLAN
+from .call_files import Texts
 from .cases import Cell, Settings
 
 JUDGED_TOKENS = 1024  # of a batch; the reference computes them in a few seconds
@@ -55,18 +57,20 @@ class Work:
         self._time_limit = settings.time_limit
         config = self.config = model.checkpoint.config
         self._weights = rounded_weights(model.checkpoint, cell.dtype)
+        if cell.workload == "embed":  # texts are cut at the length of the cell, and no arm puts a prompt before them
+            self._weights = replace(self._weights, text=TextSettings(cell.length, {}))
         self.checkpoint = folder / "weights.npz"
         checkpoints.save(self._weights, self.checkpoint)
         self.batches = batches.batches_of_cell(cell, config, model.tokenizer, settings.seed)
-        self.files = [folder / f"batch-{number}.npz" for number in range(len(self.batches))]
-        for file, batch in zip(self.files, self.batches, strict=True):
-            npz.write(file, batch.arrays())
-        self.further_files: list[Path] = []  # other sentences, to show what new shapes cost
-        if cell.order != "padded" and cell.workload == "forward":
+        calls: Sequence[Batch | Texts] = self.batches
+        further: Sequence[Batch | Texts] = []  # other sentences, to show what new shapes cost
+        if cell.workload == "embed":
+            assert model.tokenizer is not None
+            calls, further = ([Texts(texts, model.tokenizer)] for texts in batches.texts_of_calls(cell))
+        elif cell.order != "padded" and cell.workload == "forward":
             further = batches.further_batches(cell, config, model.tokenizer, settings.seed)
-            self.further_files = [folder / f"further-{number}.npz" for number in range(len(further))]
-            for file, batch in zip(self.further_files, further, strict=True):
-                npz.write(file, batch.arrays())
+        self.files = _written(calls, folder, "call")
+        self.further_files = _written(further, folder, "further")
         self._truth: Truth | FrameworkError | None = None
         generated = config.target_max_length if cell.workload == "generation" else 0
         # At least two rows, because the first one has no padding, and padding must be judged too.
@@ -133,6 +137,16 @@ class Work:
             result.useful_gflops = operations / seconds / 1e9
             result.flops_per_byte = operations / moved
         result.tokens_per_second = tokens / seconds if tokens else None
+
+
+def _written(calls: Sequence[Batch | Texts], folder: Path, name: str) -> list[Path]:
+    """Write each batch, or the texts, to a file of its own, and return the files."""
+    files: list[Path] = []
+    for number, call in enumerate(calls):
+        ending = call_files.TEXTS if isinstance(call, Texts) else ".npz"
+        files.append(folder / f"{name}-{number}{ending}")
+        call_files.write(files[-1], call)
+    return files
 
 
 def check_cells(cells: Sequence[tuple[Cell, BenchedModel]], seed: int) -> None:

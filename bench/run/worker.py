@@ -6,8 +6,8 @@ Requests, see ``shared/worker.py``:
                 the durations of the cold start and the memory it needed
 ``sample``      seconds, the least number of calls and the seconds of calls before them that do not count; the answer
                 has the milliseconds of each call, on a GPU also by the clock of the device
-``new_shapes``  the configuration, and files of other batches; the answer has the milliseconds of the first call that
-                computes them
+``new_shapes``  the configuration, and files of other batches or texts; the answer has the milliseconds of the first
+                call that computes them
 ``settle``      nothing; the answer comes when the idle threads of the process sleep
 
 Every answer has the processor time since the one before. Between requests the process sleeps.
@@ -84,8 +84,8 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     idle = load.resident()
     from triglot.shared import checkpoint  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.checkpoint import npz  # noqa: PLC0415
-    from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
 
+    from . import call_files  # noqa: PLC0415
     from .arms import ARMS, Arm  # noqa: PLC0415
     from .cases import Case, Cell  # noqa: PLC0415
 
@@ -93,12 +93,11 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     case = Case(request["name"], Cell(**request["cell"]))
     ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
     times = [time.perf_counter()]
-    builder = arm.import_builder()
+    builder = arm.import_builder(case.cell.workload)
     gpu.check_device(arm.framework, case.cell.device, sys.modules)
     times.append(time.perf_counter())
     weights = checkpoint.load(request["checkpoint"])
-    batches = [batch_from_arrays(weights.config, npz.read(Path(path))) for path in request["batches"]]
-    prepared = builder(weights, case, batches)
+    prepared = builder(weights, case, [call_files.read(Path(path), weights.config) for path in request["calls"]])
     times.append(time.perf_counter())
     results = prepared.call()
     prepared.wait(results)
@@ -109,7 +108,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     if request["outputs"] is not None:
         judged = prepared
         if request["judged"]:  # part of what is timed
-            judged = builder(weights, case, [batch_from_arrays(weights.config, npz.read(Path(request["judged"])))])
+            judged = builder(weights, case, [call_files.read(Path(request["judged"]), weights.config)])
             results = judged.call()
             judged.wait(results)
         npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
@@ -152,13 +151,13 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
 
 
 def time_new_shapes(prepared: "Prepared", request: Message) -> float:
-    """Time the first call on other batches, in milliseconds. Later calls compute the new batches too."""
-    from triglot.shared.checkpoint import npz  # noqa: PLC0415 (after the memory of the idle worker is measured)
-    from triglot.shared.inputs import batch_from_arrays  # noqa: PLC0415
-    from triglot.shared.model.config import ModelConfig  # noqa: PLC0415
+    """Time the first call on other batches or texts, in milliseconds. Later calls compute these too."""
+    from triglot.shared.model.config import ModelConfig  # noqa: PLC0415 (after the memory of the idle worker is measured)
+
+    from . import call_files  # noqa: PLC0415
 
     config = ModelConfig.from_dict(request["config"])
-    prepared.use([batch_from_arrays(config, npz.read(Path(path))) for path in request["batches"]])
+    prepared.use([call_files.read(Path(path), config) for path in request["calls"]])
     begin = time.perf_counter()
     prepared.wait(prepared.call())
     return 1000 * (time.perf_counter() - begin)

@@ -38,6 +38,10 @@ CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75,
         ("triglot-paddle-compiled", "translation-tiny", "generation", "bfloat16", "cpu", "inference engine"),
         ("triglot-paddle-compiled", "bert-base-tiny", "forward", "float16", "cpu", "does not support float16"),
         ("onnxruntime", "bert-base-tiny", "forward", "float32", "cuda", "does not run on cuda"),
+        ("onnxruntime", "bert-base-tiny", "embed", "float32", "cpu", "does not turn texts into vectors"),
+        ("sentence-transformers", "bert-base-tiny", "forward", "float32", "cpu", "only turns texts into vectors"),
+        ("sentence-transformers", "prenorm-tiny", "embed", "bfloat16", "cuda", None),
+        ("triglot-jax-compiled", "bert-base-tiny", "embed", "float64", "cpu", "are the same"),
         *(
             (arm, model, workload, dtype, "cpu", reason)
             for workload in WITH_GRADIENTS
@@ -95,6 +99,8 @@ def test_ctranslate2_is_imported_before_pytorch():
     ("arm", "model", "workload", "dtype", "device", "compiles"),
     [
         ("triglot-torch-compiled", "bert-base-tiny", "forward", "float32", "cpu", False),  # runs on packed tokens
+        ("triglot-torch-compiled", "bert-base-tiny", "embed", "float32", "cpu", False),
+        ("triglot-torch-jit", "bert-base-tiny", "embed", "float32", "cpu", True),
         ("triglot-torch-compiled", "bert-base-tiny", "forward", "bfloat16", "cpu", True),  # if it lacks the kernels
         ("triglot-torch-compiled", "bert-base-tiny", "forward", "float64", "cpu", True),
         ("triglot-torch-compiled", "translation-tiny", "forward", "float32", "cpu", True),
@@ -117,7 +123,9 @@ def test_an_arm_whose_packages_are_missing_says_so(monkeypatch):
 
 
 def test_arms_are_selected_by_framework_mode_and_name():
-    assert arms.select([], [], []) == list(ARMS)
+    own = [name for name, arm in ARMS.items() if not arm.peer]
+    assert arms.select([], [], []) == [name for name in ARMS if name != "sentence-transformers"]
+    assert arms.select([], [], [], "embed") == [*own, "sentence-transformers"]
     assert arms.select(["paddle"], ["compiled"], []) == ["triglot-paddle-compiled", "paddle-nn-compiled"]
     assert arms.select([], [], ["nnx", "torch-nn"]) == ["torch-nn", "nnx"]
     with pytest.raises(FrameworkError, match=r"arm 'caffe'.*expected.*triglot-torch-eager, "):
@@ -138,7 +146,7 @@ def test_a_grid_has_a_cell_for_every_combination():
     assert Case("nnx", cells[0]).id != Case("nnx", cells[0], is_twin=True).id
 
 
-PEERS = [name for name, arm in ARMS.items() if arm.peer]
+PEERS = [name for name, arm in ARMS.items() if arm.peer and arm.builder]
 
 
 @pytest.mark.filterwarnings("ignore")  # of the frameworks

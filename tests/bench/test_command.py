@@ -192,6 +192,7 @@ def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeyp
         ("minilm", "forward", "float64", "jit"),
         ("minilm", "forward+backward", "float32", "jit"),
         ("minilm", "training", "float32", "jit"),
+        ("minilm", "embed", "float32", "compiled"),
         ("translation", "forward", "float32", "jit"),
         ("translation", "generation", "float32", "jit"),
     ],
@@ -201,6 +202,7 @@ def test_a_quick_look_times_arms_that_do_the_work(model, workload, dtype, mode):
     names = arms.quick_arms([recipe(model)], workload, [dtype], "cpu")
     assert names[:1] == ["triglot-torch-eager"]
     assert f"triglot-jax-{mode}" in names
+    assert all(arms.ARMS[name].builder_of(workload) for name in names)
     own = [name for name in names if not arms.ARMS[name].peer]
     assert [arms.ARMS[name].framework for name in own] == ["torch", "torch", "paddle", "jax"]
     assert [arms.ARMS[name].why_unsupported(recipe(model), workload, dtype, "cpu") for name in own] == [None] * 4

@@ -8,7 +8,8 @@ from refusals import refusal
 from sentence_vectors import assert_alike, assert_vectors, limit, vectors_of_the_library
 
 import triglot
-from triglot import Embedder, embedder
+from triglot import Embedder
+from triglot.impls import text_encoder
 from triglot.shared.errors import ConfigError, FrameworkError, InputError, ModelNotFoundError
 from triglot.shared.inputs.text import sentences
 
@@ -57,7 +58,7 @@ def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
     texts = TEXTS[-count:] if count else []
     single = Embedder(sentence_folder, batch_tokens=1)
     alone = [single.encode([text])[0] for text in texts]
-    monkeypatch.setattr(embedder, "WINDOW", 4)
+    monkeypatch.setattr(text_encoder, "WINDOW", 4)
     model = Embedder(sentence_folder, batch_tokens=50)
     vectors = model.encode(iter(texts))
     assert vectors.shape == (count, 7)
@@ -68,7 +69,7 @@ def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
 
 def test_batches_are_sorted_and_small():
     lengths = [5, 9, 0, 1, 9, 40, 2]
-    batches = list(embedder._batches(lengths, 20))
+    batches = list(text_encoder._batches(lengths, 20))
     assert [[lengths[place] for place in places] for places in batches] == [[40], [9, 9], [5, 2, 1]]
     assert sorted(place for places in batches for place in places) == [0, 1, 3, 4, 5, 6]
 
@@ -85,7 +86,7 @@ def test_texts_without_tokens_become_zeros(sentence_folder):
 
 
 def test_few_texts_are_read_ahead(sentence_folder, monkeypatch):
-    monkeypatch.setattr(embedder, "WINDOW", 4)
+    monkeypatch.setattr(text_encoder, "WINDOW", 4)
     read = []
     windows = Embedder(sentence_folder).stream(read.append(text) or text for text in TEXTS)
     for number in range(1, 4):

@@ -12,7 +12,8 @@ import pytest
 from refusals import assert_refused, unchanged
 from sentence_vectors import assert_alike
 
-from triglot import Embedder, embedder, vector_file
+from triglot import Embedder, vector_file
+from triglot.impls import text_encoder
 from triglot.shared.environment import THREAD_VARIABLES, thread_settings
 from triglot.shared.inputs.text import sentences
 
@@ -105,7 +106,7 @@ def test_a_run_resumes_only_with_the_same_threads_and_versions(sentence_folder, 
         ("variables", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "variables is {'ONEDNN_MAX_CPU_ISA': 'AVX2'"),
     ):
         with unchanged(texts.parent), monkeypatch.context() as patch:
-            patch.setattr(f"triglot.embedder.{patched}", lambda *_, result=result: result)
+            patch.setattr(f"triglot.impls.text_encoder.{patched}", lambda *_, result=result: result)
             refused = command("encode", sentence_folder, texts, "out.npy", "--threads", "1", "--resume")
             assert_refused(refused, message)
 
@@ -144,9 +145,10 @@ SMALL_BATCHES = ("--batch-tokens", "512", "--quiet")
 # Small windows, and a pause after each of them, in which a signal can arrive.
 SLOWLY = """
 import time
-from triglot import cli, embedder, vector_file
+from triglot import cli, vector_file
+from triglot.impls import text_encoder
 
-embedder.WINDOW = {window}
+text_encoder.WINDOW = {window}
 append = vector_file.VectorFile.append
 
 def append_and_wait(*arguments):
@@ -180,7 +182,7 @@ def interrupt(process, record, number, rows):
 
 
 def test_a_run_that_is_killed_again_and_again(sentence_folder, texts, workplace, command, monkeypatch):
-    monkeypatch.setattr(embedder, "WINDOW", WINDOW)
+    monkeypatch.setattr(text_encoder, "WINDOW", WINDOW)
     assert command("encode", sentence_folder, texts, "undisturbed.npy", *SMALL_BATCHES) == (0, "", "")
     record, rows = workplace / "killed.npy.part.json", 0
     for _ in range(KILLS):
@@ -238,6 +240,6 @@ def test_what_is_refused(kind, sentence_folder, texts, command):
 def test_windows_do_not_change_the_file(sentence_folder, texts, command, monkeypatch):
     """Only rounding depends on the windows, because other texts share a batch."""
     command("encode", sentence_folder, texts, "one.npy")
-    monkeypatch.setattr(embedder, "WINDOW", 7)
+    monkeypatch.setattr(text_encoder, "WINDOW", 7)
     command("encode", sentence_folder, texts, "many.npy")
     assert_alike(np.load("many.npy"), np.load("one.npy"), sentence_folder, TEXTS)

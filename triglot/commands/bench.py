@@ -43,6 +43,7 @@ Workload = StrEnum("Workload", WORKLOADS)
 Order = StrEnum("Order", ORDERS)
 Allocator = StrEnum("Allocator", tuple(ALLOCATORS))
 FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("default")  # the defaults
+EMBED, ARRIVAL = Workload("embed"), Order("arrival")
 
 SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
 QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, again=False, quick=True)
@@ -57,7 +58,10 @@ def bench(
     mode: Annotated[list[Mode] | None, typer.Option(help="Time the arms in this mode; repeatable.")] = None,
     arm: Annotated[list[str] | None, typer.Option(help="Time this arm; repeatable (docs/benchmark.md).")] = None,
     workload: Annotated[Workload, typer.Option(help="What to compute.")] = FORWARD,
-    batch: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8.")] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Rows of a batch, or texts to embed; repeatable. Default: 8, or 256."),
+    ] = None,
     length: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
     ] = None,
@@ -127,27 +131,31 @@ def bench(
         _finish(report, changes, is_shown=not quiet)
     if not model:
         raise BenchError("MODEL is missing; name a recipe, a checkpoint or a model folder, or --show a report")
-    _check_options(json_file, fill or [], order or [PADDED], threads, memory_limit, resume=resume)
+    orders = order or [ARRIVAL if workload == EMBED else PADDED]
+    if workload == EMBED and orders != [ARRIVAL]:
+        raise BenchError("--order does not apply to --workload embed: each arm orders the texts itself; leave it out")
+    _check_options(json_file, fill or [], orders, threads, memory_limit, resume=resume)
     earlier = document.read(json_file) if resume and json_file is not None and json_file.exists() else None
 
     dialect = source_dialect.value if source_dialect else None
-    sources = [models.resolve(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
+    find = models.resolve_sentence_encoder if workload == EMBED else models.resolve
+    sources = [find(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
     selected, dtypes = (_values(framework), _values(mode), arm or []), _values(dtype or [FLOAT32])
     if quick and not any(selected):
         configs = [source.checkpoint.config for source in sources]
         names = arms.quick_arms(configs, workload.value, dtypes, device.value)
     else:
-        names = arms.select(*selected)
+        names = arms.select(*selected, workload.value)
     cells = [
         cell
         for source in sources
         for cell in cells_of_grid(
             source.name,
             workload.value,
-            batches=batch or [8],
+            batches=batch or [256 if workload == EMBED else 8],
             lengths=length or [min(128, source.checkpoint.config.source_max_length)],
             fills=fill or [1.0],
-            orders=_values(order or [PADDED]),
+            orders=_values(orders),
             dtypes=dtypes,
             device=device.value,
             threads=threads or cores(),
