@@ -2,11 +2,13 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Sequence
 
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
-from triglot.shared.errors import FrameworkError
+from triglot.shared.environment import computes_bfloat16
+from triglot.shared.errors import FrameworkError, SlowWarning
 from triglot.shared.memory import keep_freed_memory
 
 from .model import Model
@@ -56,6 +58,22 @@ def build(
     if device == "cpu" and mode != "eager":
         keep_freed_memory()
     return Model(backend.Backend(checkpoint, device, dtype, mode))
+
+
+def warn_if_slow(framework: str, device: str, dtype: str, mode: str) -> None:
+    """Warn if mode "compiled", which is there for its speed, would be slower in bfloat16 than in float32.
+
+    The warning points at the caller of the function that calls this one.
+    """
+    if (device, dtype, mode) != ("cpu", "bfloat16", "compiled"):
+        return
+    if framework == "jax":
+        reason = "JAX has no fast bfloat16 on a CPU"
+    elif computes_bfloat16() is False:
+        reason = "this processor has no instructions for bfloat16, which is therefore emulated"
+    else:
+        return
+    warnings.warn(f"{reason}; float32 is at least as fast", SlowWarning, stacklevel=3)
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

@@ -26,6 +26,8 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 # For processes that share a GPU: JAX would reserve three quarters of its memory, and leave too little to the others.
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as Linux names them; the last one is of ARM
+
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
 _SET_BY_THREADPOOLCTL = {"KMP_DUPLICATE_LIB_OK"}  # at its import; it changes no speed
 
@@ -113,6 +115,17 @@ def limit_threads(number: int | None) -> None:
 def thread_settings(number: int) -> dict[str, str]:
     """Return the environment variables that set the thread count of frameworks; set them before their import."""
     return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
+
+
+def computes_bfloat16() -> bool | None:
+    """Return whether the processor has instructions for bfloat16; None if the system does not say."""
+    information = Path("/proc/cpuinfo")
+    if not information.is_file():
+        return None
+    names = {"flags", "Features"}  # on x86, and on ARM
+    lines = (line.partition(":") for line in information.read_text().splitlines())
+    features = [set(value.split()) for name, _, value in lines if name.strip() in names]
+    return all(map(_BFLOAT16.intersection, features)) if features else None
 
 
 def _processor() -> str:

@@ -1,6 +1,6 @@
 """Errors that users can cause and fix. Each message says what was received, what was expected and what to do.
 
-All are subclasses of ``ValueError``. The command line prints them as one line and exits with code 2.
+All but the warning are subclasses of ``ValueError``. The command line prints them as one line and exits with code 2.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,10 @@ def suggestion(name: str, names: Sequence[str]) -> str:
     """Return the start of an answer to a misspelt name: the name that was probably meant, if there is one."""
     close = get_close_matches(name, names, 1)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+class SlowWarning(UserWarning):
+    """What was asked for is computed correctly, but slowly. The command line prints it as one line."""
 
 
 class TriglotError(ValueError):

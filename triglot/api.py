@@ -138,11 +138,15 @@ def build(
 ) -> Model:
     """Build the model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy" (the reference); see ``impls.build``.
 
+    It warns (``SlowWarning``) if mode "compiled" is slower in bfloat16 than in float32 on this processor.
+
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
         CheckpointError: a weight is NaN or infinite, or does not fit into the dtype.
     """
-    return impls.build(framework, arguments.checkpoint(checkpoint), device=device, dtype=dtype, mode=mode)
+    model = impls.build(framework, arguments.checkpoint(checkpoint), device=device, dtype=dtype, mode=mode)
+    impls.warn_if_slow(framework, device, dtype or "float32", mode)
+    return model
 
 
 def check(

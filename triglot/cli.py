@@ -6,6 +6,7 @@
 import signal
 import sys
 import traceback
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -21,7 +22,7 @@ from triglot.commands.port import port
 from triglot.commands.recipes import recipes
 from triglot.commands.train import train
 from triglot.commands.translate import translate
-from triglot.shared.errors import TriglotError
+from triglot.shared.errors import SlowWarning, TriglotError
 
 app = typer.Typer(
     name="triglot",
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_FORMAT = warnings.formatwarning
 COMMANDS = {
     command.__name__: command
     for command in (parity, bench, port, encode, inspect, recipes, doctor, train, translate, audit)
@@ -60,6 +62,7 @@ def main() -> None:
     """Run the command line. Every error becomes one line on standard error and exit code 2."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # allowed in any position
+    warnings.formatwarning = _format_warning
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up temporary files too
     try:
         code = app(arguments or ["--help"], prog_name="triglot", standalone_mode=False)
@@ -79,6 +82,14 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all results are written; let frameworks exit cleanly
         print("triglot: interrupted", file=sys.stderr)  # noqa: T201
     sys.exit(code)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    if issubclass(category, SlowWarning):
+        return f"triglot: {message}\n"
+    return _FORMAT(message, category, filename, lineno, line)
 
 
 def _fail(message: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from triglot import api, arguments, models
+from triglot import api, arguments, impls, models
 from triglot.impls.text_encoder import BATCH_TOKENS, TextEncoder
 from triglot.shared.checkpoint import Checkpoint
 
@@ -17,7 +17,8 @@ class Embedder(TextEncoder):
     tokens in a batch, padding included.
 
     Texts of similar length share a batch. Texts longer than the model allows are truncated. A text without any token,
-    such as an empty text without special tokens, becomes a vector of zeros.
+    such as an empty text without special tokens, becomes a vector of zeros. As ``triglot.build``, it warns if bfloat16
+    is slow on this processor.
 
     Raises:
         ModelNotFoundError: ``model`` does not exist.
@@ -52,3 +53,4 @@ class Embedder(TextEncoder):
             device=device,
             batch_tokens=batch_tokens,
         )
+        impls.warn_if_slow(framework, device, dtype, mode)

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from triglot.shared.environment import environment, hash_of_code, thread_settings, version
+from triglot.shared.environment import computes_bfloat16, environment, hash_of_code, thread_settings, version
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,13 @@ def test_variables_that_change_a_framework_are_listed(name, monkeypatch):
 def test_variables_that_change_nothing_or_that_triglot_sets_are_not_listed(name, monkeypatch):
     monkeypatch.setenv(name, "1")
     assert name not in environment()["variables"]
+
+
+def test_instructions_for_bfloat16_are_detected():
+    import torch
+
+    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    assert computes_bfloat16() == known
 
 
 def test_the_build_for_gpus_counts_as_the_package(monkeypatch):

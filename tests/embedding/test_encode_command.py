@@ -54,6 +54,14 @@ def test_options(sentence_folder, texts, command, tokenizer):
     assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
 
 
+def test_slow_bfloat16_is_one_line(sentence_folder, workplace):
+    (workplace / "texts.txt").write_text("")
+    options = ("--framework", "jax", "--dtype", "bfloat16", "--quiet")
+    command = [sys.executable, "-m", "triglot", "encode", str(sentence_folder), "texts.txt", "out.npy", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stderr == "triglot: JAX has no fast bfloat16 on a CPU; float32 is at least as fast\n"
+
+
 REPORT_THREADS = """
 from triglot import cli
 

@@ -2,6 +2,8 @@
 
 import shutil
 import sys
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from triglot.parity.outputs import ForwardTruth
 from triglot.parity.run import rounded_weights
 from triglot.shared import inputs
 from triglot.shared.arrays import BFLOAT16
-from triglot.shared.errors import FrameworkError, TrainingError
+from triglot.shared.errors import FrameworkError, SlowWarning, TrainingError
 from triglot.shared.inputs import labelled
 from triglot.shared.model.recipes import recipe
 
@@ -78,6 +80,33 @@ def test_an_encoder_computes_in_bfloat16(lengths, framework, make_checkpoint, re
     outputs = {name: model.to_numpy(value) for name, value in name_outputs(*model.prepare("forward", batch)()).items()}
     judgement = ForwardTruth(weights, batch, "bfloat16").judge(outputs)
     assert judgement.verdict == "pass", judgement
+
+
+@pytest.mark.parametrize(
+    ("name", "instructions", "reason"),
+    [
+        ("torch", False, "no instructions for bfloat16, which is therefore emulated; float32 is at least as fast"),
+        ("torch", True, None),
+        ("torch", None, None),  # the system does not say
+        ("paddle", False, "emulated"),
+        ("jax", True, "JAX has no fast bfloat16 on a CPU"),
+        ("numpy", True, None),
+    ],
+)
+def test_slow_bfloat16_is_not_silent(name, instructions, reason, monkeypatch):
+    monkeypatch.setattr(impls, "computes_bfloat16", lambda: instructions)
+    with pytest.warns(SlowWarning, match=reason) if reason else nullcontext():
+        impls.warn_if_slow(name, "cpu", "bfloat16", "compiled")
+    for other in (("cuda", "bfloat16", "compiled"), ("cpu", "float32", "compiled"), ("cpu", "bfloat16", "eager")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            impls.warn_if_slow(name, *other)
+
+
+def test_build_warns_of_slow_bfloat16(make_checkpoint):
+    with pytest.warns(SlowWarning, match="JAX has no fast bfloat16") as caught:
+        triglot.build("jax", make_checkpoint("bert-base-tiny"), mode="compiled", dtype="bfloat16")
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
