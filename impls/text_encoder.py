@@ -27,8 +27,9 @@ _VERSIONS = {"torch": ("torch",), "paddle": ("paddlepaddle",), "jax": ("jax", "j
 class TextEncoder:
     """Turns texts into vectors. ``triglot.Embedder`` is this with a model that it finds by its name.
 
-    ``checkpoint`` has the head "sentence_embedding". ``tokenizer``: a file ``tokenizer.json``. The other arguments are
-    those of ``Embedder``.
+    ``checkpoint`` has the head "sentence_embedding". ``tokenizer``: a file ``tokenizer.json``. ``framework``, ``mode``,
+    ``dtype`` and ``device`` are those of ``impls.build``. ``batch_tokens``: the most tokens in a batch, padding
+    included.
 
     Raises:
         InputError: the tokenizer cannot be read, or the package ``tokenizers`` is not installed.

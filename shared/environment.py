@@ -26,6 +26,7 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 # For processes that share a GPU: JAX would reserve three quarters of its memory, and leave too little to the others.
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
+_PROCESSORS = Path("/proc/cpuinfo")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as Linux names them; the last one is of ARM
 
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
@@ -34,7 +35,7 @@ _SET_BY_THREADPOOLCTL = {"KMP_DUPLICATE_LIB_OK"}  # at its import; it changes no
 # Environment variables that change a framework's results or speed.
 _SWITCH = re.compile(
     r"(XLA|JAX|(PY)?TORCH[A-Z]*|ATEN|NPY|FLAGS|OMP|KMP|GOMP|MKL|DNNL|ONEDNN|OPENBLAS|CUBLAS|CUDNN|MALLOC|CT2)_\w+"
-    "|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
+    "|TOKENIZERS_PARALLELISM|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|GLIBC_TUNABLES|LD_PRELOAD"
 )
 
 PACKAGES = (
@@ -117,9 +118,11 @@ def thread_settings(number: int) -> dict[str, str]:
     return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
 
 
-def computes_bfloat16() -> bool | None:
-    """Return whether the processor has instructions for bfloat16; None if the system does not say."""
-    information = Path("/proc/cpuinfo")
+def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
+    """Return whether the processor has instructions for bfloat16; None if the system does not say.
+
+    ``information``: where Linux describes the processors.
+    """
     if not information.is_file():
         return None
     names = {"flags", "Features"}  # on x86, and on ARM
@@ -129,9 +132,8 @@ def computes_bfloat16() -> bool | None:
 
 
 def _processor() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
+    if _PROCESSORS.is_file():
+        for line in _PROCESSORS.read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor()

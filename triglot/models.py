@@ -44,6 +44,12 @@ class Source:
     path: Path | None = None
     verified: str = ""
 
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a row, or of a text if the model cuts texts earlier."""
+        longest, text = self.checkpoint.config.source_max_length, self.checkpoint.text
+        return longest if text is None else min(longest, text.max_tokens)
+
     def original(self, against: str | None) -> tuple[Original | None, str]:
         """Return the original to compare with, or why there is none.
 
@@ -182,23 +188,27 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
     return replace(encoder, config=replace(encoder.config, **fields))
 
 
-def resolve_sentence_encoder(
-    name: str, seed: int = 0, config: recipes.ConfigOverride = None, dialect: str | None = None
-) -> Source:
-    """Return a model that makes one vector of a text, and has a tokenizer. The arguments are those of ``resolve``.
+def resolve_sentence_encoder(name: str, dialect: str | None = None) -> Source:
+    """Return a model that makes one vector of a text, with its tokenizer and folder.
+
+    ``name``: a folder of sentence-transformers, or a recipe with trained weights. ``dialect``: see ``resolve``.
 
     Raises:
         InputError: the model does not make a vector of a text, or has no tokenizer.
         TriglotError: the model cannot be read; see ``resolve``.
     """
+    expected = f"expected a folder of sentence-transformers, or the recipe {' or '.join(TRAINED)}"
     if name in TRAINED and dialect is None:
-        source = replace(resolve(_trained_weights(name), seed, config), name=name)
+        source = replace(resolve(_trained_weights(name)), name=name)
+    elif name in recipes.recipes():
+        raise InputError(f"{name} is a recipe, whose weights are random; {expected}")
     else:
-        source = resolve(name, seed, config, dialect)
-    if EMBEDDING not in source.checkpoint.config.heads_on_top or source.tokenizer is None:
+        source = resolve(name, dialect=dialect)
+    if EMBEDDING not in source.checkpoint.config.heads_on_top:
+        raise InputError(f"{name} makes a vector of each token, not of a text; {expected}")
+    if source.tokenizer is None:
         raise InputError(
-            f"{name} is not a complete sentence encoder; expected a folder of sentence-transformers with a "
-            f"{TOKENIZER_FILE}, or the recipe {' or '.join(TRAINED)}"
+            f"{name} has no {TOKENIZER_FILE}; {expected}; save_pretrained of its tokenizer in transformers writes one"
         )
     return replace(source, checkpoint=porting.with_heads(source.checkpoint, [EMBEDDING]))
 

@@ -111,7 +111,8 @@ def _grid_sections(timed: Sequence[Result]) -> list[_Section]:
     for (axis, cell), line in lines.items():
         if len({getattr(result.case.cell, axis) for result in line}) < 2:
             continue
-        fixed = f"length {cell.length}" if axis == "batch" else f"batch {cell.batch}"
+        rows = f"{cell.batch} texts" if cell.workload == "embed" else f"batch {cell.batch}"
+        fixed = f"length {cell.length}" if axis == "batch" else rows
         fill = f", {cell.fill:.0%} of the tokens real" if cell.order == "padded" else ""
         section = _Section(f"{cell.model}, {cell.workload}, over {axis}: {fixed}{fill}, {tables.where(cell)}")
         section.plots.append(plots.curves(line, axis, "latency"))

@@ -56,6 +56,8 @@ def short_table(report: Report) -> str:
 def _size(cell: Cell) -> str:
     if cell.order == "padded":
         return f"{cell.batch} x {cell.length}, {cell.fill:.0%} real"
+    if cell.workload == "embed":
+        return f"{cell.batch} sentences"
     order = "" if cell.order == "arrival" else ", sorted"
     return f"{SENTENCE_BATCHES} batches of {cell.batch} sentences{order}"
 

@@ -13,7 +13,7 @@ from triglot.bench.run.cases import Cell
 from triglot.shared import console
 
 from .comparison import NO_CHANGES, Change, Changes
-from .report import Report, Row, Surroundings, Table
+from .report import Report, Result, Row, Surroundings, Table
 
 COLUMNS = (
     *("arm", "parity", "times the baseline", "ms", "ms, new shapes", "texts/s", "tokens/s", "GFLOP/s"),
@@ -60,7 +60,7 @@ def cells(row: Row) -> dict[str, str]:
         "parity": result.parity.verdict if result.parity else "",
         "ms": f"{result.latency_ms.p50:.2f}{device}",
         "ms, new shapes": f"{result.new_shapes_ms:.2f}" if result.new_shapes_ms else "",
-        "texts/s": f"{result.sequences_per_second:,.0f}" if result.case.cell.workload == "embed" else "",
+        "texts/s": _texts_per_second(result),
         "tokens/s": f"{result.tokens_per_second:,.0f}" if result.tokens_per_second else "",
         "GFLOP/s": _number(result.useful_gflops) if result.useful_gflops else "",
         "of roofline": f"{_number(100 * row.roofline_share)}%" if row.roofline_share else "",
@@ -68,6 +68,11 @@ def cells(row: Row) -> dict[str, str]:
         "cold start, s": f"{sum(result.cold_start):.1f}",
         "MiB": f"{result.peak_rss_mb or 0:,.0f}",
     }
+
+
+def _texts_per_second(result: Result) -> str:
+    is_of_texts = result.case.cell.workload == "embed"
+    return f"{result.sequences_per_second:,.0f}" if is_of_texts and result.sequences_per_second else ""
 
 
 def _number(value: float) -> str:

@@ -24,10 +24,8 @@ from triglot.shared.inputs.packing import can_pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Plan
 
-from .call_files import Texts
 from .cases import Case
-
-SENTENCE_EMBEDDING = "sentence_embedding"  # the head whose vectors are judged with workload "embed"
+from .parts import Part
 
 # The training step that is timed. At this rate hundreds of steps on the same batch stay stable.
 PLAN = Plan(rate=1e-4, dropout=False)
@@ -36,7 +34,7 @@ PLAN = Plan(rate=1e-4, dropout=False)
 class Prepared(Protocol):
     """A model with its inputs, ready to be timed."""
 
-    def use(self, batches: Any) -> None:
+    def use(self, parts: Any, /) -> None:
         """Compute these batches, or texts, from now on."""
         ...
 
@@ -59,7 +57,8 @@ class Arm:
 
     ``builder`` is for all workloads but "embed", and ``text_builder`` for that one; an empty one means that the arm
     does not do such work. ``packages`` must be installed, and are imported in the order given. ``dtypes`` lists the
-    number formats for each supported device. A ``peer`` is not part of Triglot, and computes only BERT-like encoders.
+    number formats for each supported device. A ``peer`` is not part of Triglot; its ``builder``, if any, computes only
+    BERT-like encoders.
     """
 
     framework: str
@@ -74,9 +73,7 @@ class Arm:
         """Return the builder for a workload; empty if the arm does not do such work."""
         return self.text_builder if workload == "embed" else self.builder
 
-    def import_builder(
-        self, workload: str = "forward"
-    ) -> Callable[[Checkpoint, Case, Sequence[Batch | Texts]], Prepared]:
+    def import_builder(self, workload: str = "forward") -> Callable[[Checkpoint, Case, Sequence[Part]], Prepared]:
         """Import the packages and then the builder for a workload."""
         for package in self.packages:
             importlib.import_module(package)
@@ -91,14 +88,16 @@ class Arm:
             return f"{', '.join(missing)} not installed"
         if not self.builder_of(workload):
             return "does not turn texts into vectors" if workload == "embed" else "only turns texts into vectors"
+        if (workload, dtype) == ("embed", "float64"):
+            return "its vectors are float32"
         if workload == "generation" and config.kind != "encoder_decoder":
             return f"a model of kind {config.kind} does not generate"
         if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):
             return "the model has no start, end and pad id, so it does not generate"
-        is_peer_encoder = self.peer and workload != "embed"
-        if is_peer_encoder and (workload == "generation" or not _is_bert_like(config)):
+        is_stock_encoder = self.peer and workload != "embed"
+        if is_stock_encoder and (workload == "generation" or not _is_bert_like(config)):
             return "computes only BERT-like encoders"
-        if is_peer_encoder and "transformers" in self.packages and not _is_bert(config):
+        if is_stock_encoder and "transformers" in self.packages and not _is_bert(config):
             return "computes only BERT itself, not RoBERTa or DistilBERT"
         if workload in WITH_GRADIENTS and (reason := self._why_not_trained(config, dtype)):
             return reason
@@ -164,7 +163,7 @@ def _own_arm(framework: str, mode: str) -> Arm:
         f"{__name__}:TriglotArm",
         impls.REQUIRED_MODULES[framework],
         dtypes,
-        text_builder="triglot.bench.run.text_arm:TextArm",
+        text_builder="triglot.bench.run.text_arm:triglot_encoder",
     )
 
 
@@ -211,7 +210,7 @@ ARMS: dict[str, Arm] = {
         packages=("torch", "sentence_transformers"),
         dtypes=_PEER_DTYPES,
         peer=True,
-        text_builder="triglot.bench.peers.sentence_encoder:SentenceTransformersArm",
+        text_builder="triglot.bench.peers.sentence_encoder:prepare",
     ),
 }
 

@@ -12,21 +12,27 @@ from triglot.shared.inputs import Batch, PairBatch, labelled, padded_batches, ra
 from triglot.shared.model.config import ModelConfig
 
 from .cases import Cell
+from .texts import texts_of_calls, tokenized
 
-SENTENCE_BATCHES = 8  # batches of sentences that one call computes, except with workload "embed"
+SENTENCE_BATCHES = 8  # batches of sentences that one call computes
 
 
 def batches_of_cell(cell: Cell, config: ModelConfig, tokenizer: Path | None, seed: int) -> Sequence[Batch]:
     """Return the batches of one call: a single padded one, or several of sentences.
 
-    With workload "embed", it is one batch of all sentences, from which the truth and the operations are computed.
-    Without a tokenizer, a sentence has as many tokens as words, and the tokens are random.
+    With workload "embed", all texts are one batch, from which the operations are counted. In other workloads, without a
+    tokenizer, a sentence has as many tokens as words, and the tokens are random.
 
     Raises:
         InputError: the cell does not fit the model.
     """
     if cell.length > config.source_max_length:
         raise InputError(f"length is {cell.length}; the model allows up to {config.source_max_length}; lower it")
+    if cell.workload == "embed":
+        if tokenizer is None:
+            raise InputError("texts need the tokenizer of the model; name a folder that has a tokenizer.json")
+        timed, _ = texts_of_calls(cell.batch)
+        return [tokenized(timed, tokenizer, cell.length, config)]
     batches = _inputs(cell, config, tokenizer, np.random.default_rng([seed, cell.batch, cell.length]))
     if cell.workload not in WITH_GRADIENTS:
         return batches
@@ -125,21 +131,9 @@ def _sentences_of_calls(
 
     They come from one list, so no sentence is in both, unless there are too few sentences for such large batches.
     """
-    count = sentences_of_call(cell)
-    rows = _sentences(cell, config, tokenizer, generator, 2 * count)
-    return rows[:count], rows[count:]
-
-
-def texts_of_calls(cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the sentences of the timed call, and those of the further call, before they are tokenized."""
-    count = sentences_of_call(cell)
-    texts = text.sentences(2 * count)
-    return texts[:count], texts[count:]
-
-
-def sentences_of_call(cell: Cell) -> int:
-    """Return how many sentences one call computes."""
-    return cell.batch if cell.workload == "embed" else SENTENCE_BATCHES * cell.batch
+    half = SENTENCE_BATCHES * cell.batch
+    rows = _sentences(cell, config, tokenizer, generator, 2 * half)
+    return rows[:half], rows[half:]
 
 
 def _sentences(

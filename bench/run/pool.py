@@ -181,7 +181,7 @@ class Workers:
         if GENERATED in outputs:
             measured.generated_tokens = int(outputs.pop(GENERATED))
         try:
-            parity = self._results[case].parity = work.truth().judge(outputs)
+            parity = self._results[case].parity = work.judge(outputs)
         except MemoryError as error:
             raise _CaseError("not enough memory to judge the outputs") from error
         finally:
@@ -200,7 +200,7 @@ class Workers:
             "arm": asdict(ARMS[case.arm]),
             "cell": asdict(case.cell),
             "checkpoint": str(work.checkpoint),
-            "calls": [str(file) for file in work.files],
+            "parts": [str(file) for file in work.files],
             "judged": str(work.judged_file) if work.judged_file else None,
             "outputs": str(outputs) if outputs else None,
             "processors": load.processors(case.cell.threads),
@@ -255,7 +255,7 @@ class Workers:
             self.on_step(f"new shapes for {case.arm}")
             request = {
                 "config": self._work.config.to_dict(),
-                "calls": [str(file) for file in self._work.further_files],
+                "parts": [str(file) for file in self._work.further_files],
             }
             try:
                 self._results[case].new_shapes_ms = self._ask(case, "new_shapes", request)["milliseconds"]

@@ -57,7 +57,7 @@ class EarlierResults:
             if not self.is_reusable(case):
                 raise BenchError(
                     f"cannot resume: the file has {case.id}, which is not asked for and was measured with different "
-                    "code, packages, weights or tokenizer; write to another file"
+                    "code, packages, weights, heads or tokenizer; write to another file"
                 )
         return cases
 

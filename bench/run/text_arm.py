@@ -1,37 +1,43 @@
-"""Triglot's arms with workload "embed": from texts to vectors."""
+"""Triglot's arms with workload "embed", and what they share with peers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from triglot.impls.text_encoder import TextEncoder
 from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 
-from .arms import ARMS, SENTENCE_EMBEDDING
-from .call_files import Texts
+from .arms import ARMS
 from .cases import Case
+from .texts import VECTORS, Texts
 
 
 class TextArm:
-    """A ``TextEncoder`` and its texts."""
+    """A function from texts to vectors, and its texts."""
 
-    def __init__(self, checkpoint: Checkpoint, case: Case, calls: Sequence[Texts]) -> None:
-        arm, cell = ARMS[case.arm], case.cell
-        self.encoder = TextEncoder(
-            checkpoint, calls[0].tokenizer, arm.framework, mode=arm.mode, dtype=cell.dtype, device=cell.device
-        )
-        self.use(calls)
+    def __init__(self, encode: Callable[[list[str]], Array], parts: Sequence[Texts]) -> None:
+        self.encode = encode
+        self.use(parts)
 
-    def use(self, calls: Sequence[Texts]) -> None:
+    def use(self, parts: Sequence[Texts]) -> None:
         """Encode these texts from now on."""
-        self.texts = [text for call in calls for text in call.texts]
+        self.texts = [text for part in parts for text in part.texts]
 
     def call(self) -> Array:
         """Encode all texts."""
-        return self.encoder.encode(self.texts)
+        return self.encode(self.texts)
 
     def wait(self, results: Array) -> None:
         """Do nothing: the vectors are finished."""
 
     def outputs(self, results: Array) -> Mapping[str, Array]:
         """Return the vectors."""
-        return {SENTENCE_EMBEDDING: results}
+        return {VECTORS: results}
+
+
+def triglot_encoder(checkpoint: Checkpoint, case: Case, parts: Sequence[Texts]) -> TextArm:
+    """Build what ``triglot.Embedder`` is."""
+    arm, cell = ARMS[case.arm], case.cell
+    encoder = TextEncoder(
+        checkpoint, parts[0].tokenizer, arm.framework, mode=arm.mode, dtype=cell.dtype, device=cell.device
+    )
+    return TextArm(encoder.encode, parts)

@@ -1,27 +1,29 @@
 """The work of a cell: the files that its workers read, the truth for their outputs, and its throughput."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triglot.bench.report.report import Result
 from triglot.parity.generation import GenerationTruth
+from triglot.parity.judge import diverged
 from triglot.parity.outputs import ForwardTruth
+from triglot.parity.report import Judgement
 from triglot.parity.run import rounded_weights
 from triglot.parity.training import TrainingTruth
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared.arrays import FLOATS
+from triglot.shared.arrays import FLOATS, Array
 from triglot.shared.checkpoint import Checkpoint, TextSettings, npz
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError, InputError, TriglotError
-from triglot.shared.inputs import Batch
 from triglot.shared.memory import return_freed_memory
 
-from . import batches, call_files, flops
+from . import batches, flops, parts, texts
 from .arms import PLAN
-from .call_files import Texts
 from .cases import Cell, Settings
+from .parts import Part
+from .texts import Texts
 
 JUDGED_TOKENS = 1024  # of a batch; the reference computes them in a few seconds
 QUICKLY_JUDGED_TOKENS = 256  # of a batch, with ``--quick``
@@ -32,11 +34,12 @@ Truth = ForwardTruth | TrainingTruth | GenerationTruth
 
 @dataclass(frozen=True)
 class BenchedModel:
-    """A model to time: its name in the report, its weights, and its tokenizer file if it has one."""
+    """A model to time: its name in the report, its weights, and its tokenizer file and folder if it has any."""
 
     name: str
     checkpoint: Checkpoint
     tokenizer: Path | None = None
+    folder: Path | None = None
 
     def digest(self) -> str:
         """Return a hash of the weights, the configuration and the tokenizer."""
@@ -62,15 +65,16 @@ class Work:
         self.checkpoint = folder / "weights.npz"
         checkpoints.save(self._weights, self.checkpoint)
         self.batches = batches.batches_of_cell(cell, config, model.tokenizer, settings.seed)
-        calls: Sequence[Batch | Texts] = self.batches
-        further: Sequence[Batch | Texts] = []  # other sentences, to show what new shapes cost
+        timed: Sequence[Part] = self.batches
+        further: Sequence[Part] = []  # other sentences, to show what new shapes cost
         if cell.workload == "embed":
-            assert model.tokenizer is not None
-            calls, further = ([Texts(texts, model.tokenizer)] for texts in batches.texts_of_calls(cell))
+            assert model.tokenizer is not None  # or there would be no batches
+            source = model.tokenizer, model.folder or model.tokenizer.parent
+            timed, further = ([Texts(each, *source)] for each in texts.texts_of_calls(cell.batch))
         elif cell.order != "padded" and cell.workload == "forward":
             further = batches.further_batches(cell, config, model.tokenizer, settings.seed)
-        self.files = _written(calls, folder, "call")
-        self.further_files = _written(further, folder, "further")
+        self.files = [parts.write(part, folder / f"timed-{number}") for number, part in enumerate(timed)]
+        self.further_files = [parts.write(part, folder / f"further-{number}") for number, part in enumerate(further)]
         self._truth: Truth | FrameworkError | None = None
         generated = config.target_max_length if cell.workload == "generation" else 0
         # At least two rows, because the first one has no padding, and padding must be judged too.
@@ -78,6 +82,8 @@ class Work:
         is_quick = settings.quick and cell.workload not in WITH_GRADIENTS
         judged = QUICKLY_JUDGED_TOKENS if is_quick else JUDGED_TOKENS
         self.first_rows = batches.first_rows(self.batches[0], judged, least=2, generated=generated)
+        if cell.workload == "embed":  # in each batch of an arm, texts of other lengths
+            self.first_rows = batches.first_rows(self.batches[0], 0, least=texts.JUDGED)
         # The first rows of a forward pass can be judged alone, but all rows contribute to a gradient. If not all of
         # them are judged, workers compute the first rows once more, with a second model.
         self.judged_file: Path | None = None
@@ -85,6 +91,17 @@ class Work:
         if cell.workload in WITH_GRADIENTS and is_part:
             self.judged_file = folder / "judged.npz"
             npz.write(self.judged_file, self.first_rows.arrays())
+
+    def judge(self, outputs: Mapping[str, Array]) -> Judgement:
+        """Return the judgement of what an arm computed; see the truths.
+
+        Raises:
+            FrameworkError: the truth cannot be computed.
+        """
+        vectors = outputs.get(texts.VECTORS) if self.cell.workload == "embed" else None
+        if vectors is not None and len(vectors) != self.cell.batch:
+            return diverged(texts.VECTORS, f"there are {len(vectors)} vectors for {self.cell.batch} texts")
+        return self.truth().judge(outputs)
 
     def truth(self) -> Truth:
         """Return the truth, computed at the first call.
@@ -126,7 +143,8 @@ class Work:
         assert result.latency_ms is not None
         seconds = result.latency_ms.p50 / 1000
         result.sequences_per_second = sum(batch.rows for batch in self.batches) / seconds
-        result.fill = batches.fill_of(self.batches)
+        if self.cell.workload != "embed":  # each arm divides the texts into batches in its own way
+            result.fill = batches.fill_of(self.batches)
         tokens = generated_tokens
         if self.cell.workload != "generation":
             workload, config = self.cell.workload, self._weights.config
@@ -137,16 +155,6 @@ class Work:
             result.useful_gflops = operations / seconds / 1e9
             result.flops_per_byte = operations / moved
         result.tokens_per_second = tokens / seconds if tokens else None
-
-
-def _written(calls: Sequence[Batch | Texts], folder: Path, name: str) -> list[Path]:
-    """Write each batch, or the texts, to a file of its own, and return the files."""
-    files: list[Path] = []
-    for number, call in enumerate(calls):
-        ending = call_files.TEXTS if isinstance(call, Texts) else ".npz"
-        files.append(folder / f"{name}-{number}{ending}")
-        call_files.write(files[-1], call)
-    return files
 
 
 def check_cells(cells: Sequence[tuple[Cell, BenchedModel]], seed: int) -> None:

@@ -85,7 +85,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     from triglot.shared import checkpoint  # noqa: PLC0415 (after the memory of the idle worker is measured)
     from triglot.shared.checkpoint import npz  # noqa: PLC0415
 
-    from . import call_files  # noqa: PLC0415
+    from . import parts  # noqa: PLC0415
     from .arms import ARMS, Arm  # noqa: PLC0415
     from .cases import Case, Cell  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     gpu.check_device(arm.framework, case.cell.device, sys.modules)
     times.append(time.perf_counter())
     weights = checkpoint.load(request["checkpoint"])
-    prepared = builder(weights, case, [call_files.read(Path(path), weights.config) for path in request["calls"]])
+    prepared = builder(weights, case, [parts.read(Path(path), weights.config) for path in request["parts"]])
     times.append(time.perf_counter())
     results = prepared.call()
     prepared.wait(results)
@@ -108,7 +108,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     if request["outputs"] is not None:
         judged = prepared
         if request["judged"]:  # part of what is timed
-            judged = builder(weights, case, [call_files.read(Path(request["judged"]), weights.config)])
+            judged = builder(weights, case, [parts.read(Path(request["judged"]), weights.config)])
             results = judged.call()
             judged.wait(results)
         npz.write(Path(request["outputs"]), dict(judged.outputs(results)))
@@ -154,10 +154,10 @@ def time_new_shapes(prepared: "Prepared", request: Message) -> float:
     """Time the first call on other batches or texts, in milliseconds. Later calls compute these too."""
     from triglot.shared.model.config import ModelConfig  # noqa: PLC0415 (after the memory of the idle worker is measured)
 
-    from . import call_files  # noqa: PLC0415
+    from . import parts  # noqa: PLC0415
 
     config = ModelConfig.from_dict(request["config"])
-    prepared.use([call_files.read(Path(path), config) for path in request["calls"]])
+    prepared.use([parts.read(Path(path), config) for path in request["parts"]])
     begin = time.perf_counter()
     prepared.wait(prepared.call())
     return 1000 * (time.perf_counter() - begin)

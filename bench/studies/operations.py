@@ -17,9 +17,8 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
+from triglot.bench.report.tables import markdown_table, title
 from triglot.bench.run import batches
 from triglot.bench.run.arms import ARMS
 from triglot.bench.run.cases import ORDERS, Case, Cell
@@ -35,7 +34,7 @@ CALL = "call"  # the name of the span around each call
 
 # Kinds of operations, by parts of the names that the frameworks give them. The first match counts.
 KINDS = {
-    "linear layers": ("linear", "fc"),
+    "linear layers": ("linear", "fc", "addmm", "::mm"),
     "products of attention": ("bmm", "scaled_dot_product", "fused_matmul", "matmul"),
     "softmax": ("softmax",),
     "norms": ("layer_norm",),
@@ -69,6 +68,8 @@ def main(
     order: Annotated[Order, typer.Option(help="Padded rows, or sentences.")] = PADDED,
 ) -> None:
     """Profile the calls of one arm, and print a table."""
+    if arm and (arm not in ARMS or ARMS[arm].framework != str(framework)):
+        raise typer.BadParameter(f"{arm} is not an arm of {framework}; see docs/benchmark.md")
     limit_threads(None)
     config = recipe(model)
     cell = Cell(model, "forward", str(order), "float32", "cpu", batch, length, 1.0, threads())
@@ -87,11 +88,12 @@ def main(
     for name, (count, each) in of_operations.items():
         number[kind(name)] += count
         spent[kind(name)] += each
-    table = Table("operations", Column("number", justify="right"), Column("ms", justify="right"), "of the call")
-    table.title = f"{case.id}: {milliseconds:.2f} ms a call"
-    for name in sorted(spent, key=lambda name: -spent[name]):
-        table.add_row(name, f"{number[name]:.0f}", f"{spent[name]:.2f}", f"{spent[name] / profiled:.0%}")
-    Console(width=120).print(table)
+    rows = [
+        [name, "" if name == BETWEEN else f"{number[name]:.0f}", f"{spent[name]:.2f}", f"{spent[name] / profiled:.0%}"]
+        for name in sorted(spent, key=lambda name: -spent[name])
+    ]
+    table = markdown_table(["operations", "number", "ms", "of the call"], rows)
+    print("\n".join([f"**{title(cell)}: {case.arm}, {milliseconds:.2f} ms a call**", "", *table, ""]))  # noqa: T201
 
 
 def times(call: Callable[[], None]) -> Iterator[float]:

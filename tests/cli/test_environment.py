@@ -1,5 +1,6 @@
 """The environment that a report records: variables, versions, and a hash of the code."""
 
+import platform
 from importlib import metadata
 from types import ModuleType
 
@@ -50,7 +51,28 @@ def test_variables_that_change_nothing_or_that_triglot_sets_are_not_listed(name,
     assert name not in environment()["variables"]
 
 
-def test_instructions_for_bfloat16_are_detected():
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        ("flags\t\t: fpu avx2 avx512f\nflags\t\t: fpu avx2 avx512f", False),
+        ("model name\t: X\nflags\t\t: fpu avx512f avx512_bf16\nflags\t\t: fpu avx512_bf16", True),
+        ("flags\t\t: fpu amx_bf16", True),
+        ("flags\t\t: fpu avx512_bf16\nflags\t\t: fpu", False),  # cores of two kinds
+        ("Features\t: fp asimd bf16", True),  # ARM
+        ("Features\t: fp asimd", False),
+        ("processor\t: 0", None),
+        (None, None),  # not Linux
+    ],
+)
+def test_instructions_for_bfloat16_are_detected(lines, known, tmp_path):
+    information = tmp_path / "cpuinfo"
+    if lines is not None:
+        information.write_text(lines + "\n")
+    assert computes_bfloat16(information) is known
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch says it only for x86")
+def test_pytorch_finds_the_same_instructions_for_bfloat16():
     import torch
 
     known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -103,7 +103,7 @@ def test_an_npz_checkpoint_with_a_tokenizer(sentence_folder, tmp_path, tokenizer
             Embedder(model)
 
 
-def test_bfloat16(sentence_folder):
+def test_bfloat16(sentence_folder, without_cpp):
     """The result is float32, but was computed in bfloat16."""
     truth, noise = vectors_of_the_library(sentence_folder, TEXTS, dtype="bfloat16")
     vectors = Embedder(sentence_folder, dtype="bfloat16").encode(TEXTS)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # at run time these would slow down every command
     from triglot.bench.report.report import Report
     from triglot.bench.run.cases import Cell
     from triglot.bench.run.work import BenchedModel
+    from triglot.models import Source
 
 ModelsArgument = Annotated[
     list[str] | None,
@@ -60,7 +61,7 @@ def bench(
     workload: Annotated[Workload, typer.Option(help="What to compute.")] = FORWARD,
     batch: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Rows of a batch, or texts to embed; repeatable. Default: 8, or 256."),
+        typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8. With embed, texts: 256."),
     ] = None,
     length: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
@@ -132,14 +133,19 @@ def bench(
     if not model:
         raise BenchError("MODEL is missing; name a recipe, a checkpoint or a model folder, or --show a report")
     orders = order or [ARRIVAL if workload == EMBED else PADDED]
-    if workload == EMBED and orders != [ARRIVAL]:
-        raise BenchError("--order does not apply to --workload embed: each arm orders the texts itself; leave it out")
     _check_options(json_file, fill or [], orders, threads, memory_limit, resume=resume)
+    if workload == EMBED:
+        _check_embed_options(orders, has_overrides=bool(config or fields))
     earlier = document.read(json_file) if resume and json_file is not None and json_file.exists() else None
 
     dialect = source_dialect.value if source_dialect else None
-    find = models.resolve_sentence_encoder if workload == EMBED else models.resolve
-    sources = [find(name, seed, configuration(config, fields), dialect) for name in dict.fromkeys(model)]
+    overrides = configuration(config, fields)
+    sources = [
+        _sentence_encoder(name, dialect, length or [])
+        if workload == EMBED
+        else models.resolve(name, seed, overrides, dialect)
+        for name in dict.fromkeys(model)
+    ]
     selected, dtypes = (_values(framework), _values(mode), arm or []), _values(dtype or [FLOAT32])
     if quick and not any(selected):
         configs = [source.checkpoint.config for source in sources]
@@ -153,7 +159,7 @@ def bench(
             source.name,
             workload.value,
             batches=batch or [256 if workload == EMBED else 8],
-            lengths=length or [min(128, source.checkpoint.config.source_max_length)],
+            lengths=length or [min(128, source.max_tokens)],
             fills=fill or [1.0],
             orders=_values(orders),
             dtypes=dtypes,
@@ -177,7 +183,7 @@ def bench(
         memory_limit_mb=memory_limit,
     )
 
-    benched = [BenchedModel(source.name, source.checkpoint, source.tokenizer) for source in sources]
+    benched = [BenchedModel(source.name, source.checkpoint, source.tokenizer, source.path) for source in sources]
     report = _measure(benched, cells, names, settings, json_file, earlier, quiet=quiet)
     write_json(json_file, document.to_json(report))
     changes = comparison.compare(old, report) if old is not None else comparison.Changes()
@@ -286,6 +292,26 @@ def _check_options(
         raise BenchError("--fill applies only to --order padded, as sentences have lengths of their own; leave it out")
     for fill in fills:
         check_fill(fill)
+
+
+def _check_embed_options(orders: list[Order], *, has_overrides: bool) -> None:
+    if orders != [ARRIVAL]:
+        raise BenchError("--order does not apply to --workload embed: each arm orders the texts itself; leave it out")
+    if has_overrides:
+        raise BenchError(
+            "--config and --set do not apply to --workload embed: sentence-transformers reads the model as it is; "
+            "leave them out"
+        )
+
+
+def _sentence_encoder(name: str, dialect: str | None, lengths: list[int]) -> "Source":
+    from triglot.models import resolve_sentence_encoder  # noqa: PLC0415
+
+    source = resolve_sentence_encoder(name, dialect)
+    for length in lengths:
+        if length > source.max_tokens:
+            raise BenchError(f"--length is {length}, but {name} cuts texts at {source.max_tokens} tokens; lower it")
+    return source
 
 
 class JsonFile:

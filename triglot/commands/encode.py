@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from triglot.commands.options import CPU, FLOAT32, Device, Dtype, Framework, Jso
 from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
 from triglot.embedder import BATCH_TOKENS, Embedder
 from triglot.shared.environment import limit_threads
-from triglot.shared.errors import InputError
+from triglot.shared.errors import InputError, SlowWarning
 from triglot.shared.model.config import SentencePooling
 from triglot.texts import count_lines, is_jsonl, read_texts
 from triglot.vector_file import SCHEMA, VectorFile, unfinished
@@ -71,6 +72,8 @@ def encode(
         raise InputError(f"--field {field} is for a .jsonl file, but {texts} is not one; leave out --field")
     total = count_lines(texts)
     limit_threads(threads)
+    if quiet:
+        warnings.simplefilter("ignore", SlowWarning)
     embedder = Embedder(
         model,
         framework=framework.value if framework else None,
