@@ -61,7 +61,7 @@ def build(
 
 
 def warn_if_slow(framework: str, device: str, dtype: str, mode: str) -> None:
-    """Warn if mode "compiled", which is there for its speed, would be slower in bfloat16 than in float32.
+    """Warn if mode "compiled" is no faster in bfloat16 than in float32.
 
     The warning points at the caller of the function that calls this one.
     """
@@ -70,10 +70,10 @@ def warn_if_slow(framework: str, device: str, dtype: str, mode: str) -> None:
     if framework == "jax":
         reason = "JAX has no fast bfloat16 on a CPU"
     elif computes_bfloat16() is False:
-        reason = "this processor has no instructions for bfloat16, which is therefore emulated"
+        reason = "this processor has no bfloat16 instructions, so bfloat16 is emulated"
     else:
         return
-    warnings.warn(f"{reason}; float32 is at least as fast", SlowWarning, stacklevel=3)
+    warnings.warn(f"{reason}; use float32, which is at least as fast", SlowWarning, stacklevel=3)
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

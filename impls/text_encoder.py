@@ -25,7 +25,7 @@ _VERSIONS = {"torch": ("torch",), "paddle": ("paddlepaddle",), "jax": ("jax", "j
 
 
 class TextEncoder:
-    """Turns texts into vectors. ``triglot.Embedder`` is this with a model that it finds by its name.
+    """Turns texts into vectors. ``triglot.Embedder`` is a subclass that also finds the model.
 
     ``checkpoint`` has the head "sentence_embedding". ``tokenizer``: a file ``tokenizer.json``. ``framework``, ``mode``,
     ``dtype`` and ``device`` are those of ``impls.build``. ``batch_tokens``: the most tokens in a batch, padding

@@ -1,6 +1,7 @@
 """Errors that users can cause and fix. Each message says what was received, what was expected and what to do.
 
-All but the warning are subclasses of ``ValueError``. The command line prints them as one line and exits with code 2.
+All errors are subclasses of ``ValueError``. The command line prints an error as one line and exits with code 2.
+``SlowWarning`` is printed too, and does not stop the run.
 """
 
 from collections.abc import Sequence

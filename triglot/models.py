@@ -205,10 +205,11 @@ def resolve_sentence_encoder(name: str, dialect: str | None = None) -> Source:
     else:
         source = resolve(name, dialect=dialect)
     if EMBEDDING not in source.checkpoint.config.heads_on_top:
-        raise InputError(f"{name} makes a vector of each token, not of a text; {expected}")
+        raise InputError(f"{name} returns one vector per token, not one per text; {expected}")
     if source.tokenizer is None:
         raise InputError(
-            f"{name} has no {TOKENIZER_FILE}; {expected}; save_pretrained of its tokenizer in transformers writes one"
+            f"{name} has no {TOKENIZER_FILE}; {expected}; to write one, call save_pretrained on its tokenizer in "
+            "transformers"
         )
     return replace(source, checkpoint=porting.with_heads(source.checkpoint, [EMBEDDING]))
 

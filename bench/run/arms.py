@@ -89,7 +89,7 @@ class Arm:
         if not self.builder_of(workload):
             return "does not turn texts into vectors" if workload == "embed" else "only turns texts into vectors"
         if (workload, dtype) == ("embed", "float64"):
-            return "its vectors are float32"
+            return "embed returns float32 vectors, so float64 is unsupported"
         if workload == "generation" and config.kind != "encoder_decoder":
             return f"a model of kind {config.kind} does not generate"
         if workload == "generation" and None in (config.start_id, config.end_id, config.pad_id):

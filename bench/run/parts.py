@@ -31,7 +31,7 @@ def write(part: Part, path: Path) -> Path:
 
 
 def read(path: Path, config: ModelConfig) -> Part:
-    """Return the part in a file. ``config``: that of the model."""
+    """Return the part in a file. ``config`` is the model's configuration."""
     if path.suffix == ".npz":
         return batch_from_arrays(config, npz.read(path))
     content = json.loads(path.read_text())

@@ -12,7 +12,7 @@ from .texts import VECTORS, Texts
 
 
 class TextArm:
-    """A function from texts to vectors, and its texts."""
+    """An arm that turns texts into vectors with one function."""
 
     def __init__(self, encode: Callable[[list[str]], Array], parts: Sequence[Texts]) -> None:
         self.encode = encode
@@ -35,7 +35,7 @@ class TextArm:
 
 
 def triglot_encoder(checkpoint: Checkpoint, case: Case, parts: Sequence[Texts]) -> TextArm:
-    """Build what ``triglot.Embedder`` is."""
+    """Build the encoder behind ``triglot.Embedder``."""
     arm, cell = ARMS[case.arm], case.cell
     encoder = TextEncoder(
         checkpoint, parts[0].tokenizer, arm.framework, mode=arm.mode, dtype=cell.dtype, device=cell.device

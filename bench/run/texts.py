@@ -28,8 +28,8 @@ class Texts:
 def texts_of_calls(count: int) -> tuple[list[str], list[str]]:
     """Return the texts of the timed call, and those of a further call: ``count`` English sentences each.
 
-    The first ``JUDGED`` of the timed call are those that are judged. They are of all lengths, so most of them are in
-    different batches of an arm.
+    The first ``JUDGED`` texts of the timed call are judged. Their lengths differ, so an arm puts most of them into
+    different batches.
     """
     texts = sentences(2 * count)
     timed, further = texts[:count], texts[count:]

@@ -82,7 +82,7 @@ class Work:
         is_quick = settings.quick and cell.workload not in WITH_GRADIENTS
         judged = QUICKLY_JUDGED_TOKENS if is_quick else JUDGED_TOKENS
         self.first_rows = batches.first_rows(self.batches[0], judged, least=2, generated=generated)
-        if cell.workload == "embed":  # in each batch of an arm, texts of other lengths
+        if cell.workload == "embed":  # texts of all lengths, so that most batches of an arm are judged
             self.first_rows = batches.first_rows(self.batches[0], 0, least=texts.JUDGED)
         # The first rows of a forward pass can be judged alone, but all rows contribute to a gradient. If not all of
         # them are judged, workers compute the first rows once more, with a second model.

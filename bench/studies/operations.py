@@ -3,9 +3,9 @@
     python -m triglot.bench.studies.operations torch --model bert-base
     python -m triglot.bench.studies.operations paddle --batch 32 --order arrival
 
-The profilers of PyTorch and PaddlePaddle name every operation, and say how long it takes. "between operations" is what
-they leave of a call: Python, and the framework's own work. A call under a profiler takes longer, so this part is
-measured too large if operations are short; the table shows how long a call takes without a profiler. JAX is left out,
+The profilers of PyTorch and PaddlePaddle name every operation, and say how long it takes. "between operations" is the
+rest of the call: Python and the framework's own work. Profiling slows down short operations, so this part is
+overestimated; the title of the table has the time of a call without the profiler. JAX is left out,
 because its program is a single operation. Weights are random, and each word of a sentence counts as one token.
 """
 
@@ -61,8 +61,8 @@ PADDED = Order("padded")
 
 def main(
     framework: Framework,
-    model: Annotated[str, typer.Option(help="A recipe.")] = "minilm",
-    arm: Annotated[str, typer.Option(help="Another arm of the same framework.")] = "",
+    model: Annotated[str, typer.Option(help="Profile this recipe.")] = "minilm",
+    arm: Annotated[str, typer.Option(help="Profile this arm instead of mode compiled.")] = "",
     batch: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 8,
     length: Annotated[int, typer.Option(min=1, help="Tokens of a row.")] = 128,
     order: Annotated[Order, typer.Option(help="Padded rows, or sentences.")] = PADDED,
@@ -108,13 +108,13 @@ def times(call: Callable[[], None]) -> Iterator[float]:
 
 
 def kind(operation: str) -> str:
-    """Return the kind of an operation, or its own name if it is of none."""
-    found = (name for name, parts in KINDS.items() if any(part in operation for part in parts))
-    return next(found, operation if operation == BETWEEN else "others")
+    """Return the kind of an operation; "others" if no kind matches."""
+    matching = (name for name, parts in KINDS.items() if any(part in operation for part in parts))
+    return next(matching, operation if operation == BETWEEN else "others")
 
 
 def profile_torch(call: Callable[[], None]) -> Mapping[str, tuple[float, float]]:
-    """Return how often an operation is called in each call, and its milliseconds, by name."""
+    """Return the count and the milliseconds of each operation in a call, by name."""
     from torch.profiler import profile, record_function  # noqa: PLC0415
 
     with profile() as profiler:
@@ -129,7 +129,7 @@ def profile_torch(call: Callable[[], None]) -> Mapping[str, tuple[float, float]]
 
 
 def profile_paddle(call: Callable[[], None]) -> Mapping[str, tuple[float, float]]:
-    """Return how often an operation is called in each call, and its milliseconds, by name."""
+    """Return the count and the milliseconds of each operation in a call, by name."""
     from paddle import profiler  # noqa: PLC0415
 
     # By default, it writes a file.

@@ -41,7 +41,7 @@ CELL = Cell("bert-base-tiny", "forward", "padded", "float32", "cpu", 2, 8, 0.75,
         ("onnxruntime", "bert-base-tiny", "embed", "float32", "cpu", "does not turn texts into vectors"),
         ("sentence-transformers", "bert-base-tiny", "forward", "float32", "cpu", "only turns texts into vectors"),
         ("sentence-transformers", "prenorm-tiny", "embed", "bfloat16", "cuda", None),
-        ("triglot-jax-compiled", "bert-base-tiny", "embed", "float64", "cpu", "its vectors are float32"),
+        ("triglot-jax-compiled", "bert-base-tiny", "embed", "float64", "cpu", "float64 is unsupported"),
         *(
             (arm, model, workload, dtype, "cpu", reason)
             for workload in WITH_GRADIENTS

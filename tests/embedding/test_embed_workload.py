@@ -121,7 +121,7 @@ def test_the_default_length_is_that_of_the_model(sentence_folder):
         (("minilm", "--set", "sentence_pooling=cls"), "--config and --set do not apply to --workload embed"),
         (("minilm", "--length", "512"), "--length is 512, but minilm cuts texts at 256 tokens; lower it"),
         (("minilm", "--arm", "nnx"), "nothing was timed; nnx: does not turn texts into vectors"),
-        (("minilm", "--arm", "triglot-jax-jit", "--dtype", "float64"), "its vectors are float32"),
+        (("minilm", "--arm", "triglot-jax-jit", "--dtype", "float64"), "float64 is unsupported"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(options, reason, command):
@@ -138,4 +138,4 @@ def test_an_incomplete_sentence_encoder_is_refused(sentence_folder, tokenizer, c
     assert "has no tokenizer.json; expected a folder of sentence-transformers" in err
     code, _, err = command("bench", tokenizer.parent, *options, "--source-dialect", "huggingface")
     assert code == 2
-    assert "makes a vector of each token, not of a text" in err
+    assert "returns one vector per token" in err

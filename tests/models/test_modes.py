@@ -84,7 +84,7 @@ def test_an_encoder_computes_in_bfloat16(lengths, framework, make_checkpoint, re
 @pytest.mark.parametrize(
     ("name", "instructions", "reason"),
     [
-        ("torch", False, "no instructions for bfloat16, which is therefore emulated; float32 is at least as fast"),
+        ("torch", False, "no bfloat16 instructions, so bfloat16 is emulated; use float32, which is at least as fast"),
         ("torch", True, None),
         ("torch", None, None),  # the system does not say
         ("paddle", False, "emulated"),

@@ -61,7 +61,7 @@ def bench(
     workload: Annotated[Workload, typer.Option(help="What to compute.")] = FORWARD,
     batch: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Rows of a batch; repeatable. Default: 8. With embed, texts: 256."),
+        typer.Option(min=1, help="Rows per batch (default 8), or texts with embed (256); repeatable."),
     ] = None,
     length: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
