@@ -61,7 +61,7 @@ def bench(
     workload: Annotated[Workload, typer.Option(help="What to compute.")] = FORWARD,
     batch: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Rows per batch (default 8), or texts with embed (256); repeatable."),
+        typer.Option(min=1, help="Rows per batch (default 8), or texts with embed (256; --quick: 64)."),
     ] = None,
     length: Annotated[
         list[int] | None, typer.Option(min=1, help="Tokens of a row; repeatable. Default: 128, or the maximum.")
@@ -158,7 +158,7 @@ def bench(
         for cell in cells_of_grid(
             source.name,
             workload.value,
-            batches=batch or [256 if workload == EMBED else 8],
+            batches=batch or [(64 if quick else 256) if workload == EMBED else 8],
             lengths=length or [min(128, source.max_tokens)],
             fills=fill or [1.0],
             orders=_values(orders),
