@@ -138,7 +138,7 @@ def build(
 ) -> Model:
     """Build the model of ``checkpoint`` in "torch", "paddle", "jax" or "numpy" (the reference); see ``impls.build``.
 
-    It warns (``SlowWarning``) if mode "compiled" is no faster in bfloat16 than in float32 on this processor.
+    It warns (``SlowWarning``) if mode "compiled" gains nothing from bfloat16 on this processor.
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.

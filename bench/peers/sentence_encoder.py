@@ -21,7 +21,7 @@ def prepare(checkpoint: Checkpoint, case: Case, parts: Sequence[Texts]) -> TextA
     """
     folder, cell = parts[0].folder, case.cell
     if not (folder / "modules.json").is_file():
-        raise FrameworkError(f"{folder} has no modules.json; expected a folder that sentence-transformers saved")
+        raise FrameworkError(f"{folder} has no modules.json; name a folder that sentence-transformers saved")
     model: Any = SentenceTransformer(
         str(folder), device=cell.device, local_files_only=True, model_kwargs={"dtype": cell.dtype}
     )

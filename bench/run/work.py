@@ -81,9 +81,10 @@ class Work:
         # Fewer rows of a gradient would take longer, because they need a second model.
         is_quick = settings.quick and cell.workload not in WITH_GRADIENTS
         judged = QUICKLY_JUDGED_TOKENS if is_quick else JUDGED_TOKENS
-        self.first_rows = batches.first_rows(self.batches[0], judged, least=2, generated=generated)
+        least = 2
         if cell.workload == "embed":  # texts of all lengths, so that most batches of an arm are judged
-            self.first_rows = batches.first_rows(self.batches[0], 0, least=texts.JUDGED)
+            judged, least = 0, texts.JUDGED
+        self.first_rows = batches.first_rows(self.batches[0], judged, least=least, generated=generated)
         # The first rows of a forward pass can be judged alone, but all rows contribute to a gradient. If not all of
         # them are judged, workers compute the first rows once more, with a second model.
         self.judged_file: Path | None = None

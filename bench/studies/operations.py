@@ -5,8 +5,8 @@
 
 The profilers of PyTorch and PaddlePaddle name every operation, and say how long it takes. "between operations" is the
 rest of the call: Python and the framework's own work. Profiling slows down short operations, so this part is
-overestimated; the title of the table has the time of a call without the profiler. JAX is left out,
-because its program is a single operation. Weights are random, and each word of a sentence counts as one token.
+overestimated; the title of the table has the time of a call without the profiler. JAX is left out, because its program
+is a single operation. Weights are random, and each word of a sentence counts as one token.
 """
 
 import time
@@ -82,14 +82,14 @@ def main(
 
     milliseconds = median(times(call))
     of_operations = PROFILERS[str(framework)](call)
-    profiled = sum(spent for _, spent in of_operations.values())
-    number: dict[str, float] = defaultdict(float)
+    profiled = sum(duration for _, duration in of_operations.values())
+    counts: dict[str, float] = defaultdict(float)
     spent: dict[str, float] = defaultdict(float)
-    for name, (count, each) in of_operations.items():
-        number[kind(name)] += count
-        spent[kind(name)] += each
+    for name, (count, duration) in of_operations.items():
+        counts[kind(name)] += count
+        spent[kind(name)] += duration
     rows = [
-        [name, "" if name == BETWEEN else f"{number[name]:.0f}", f"{spent[name]:.2f}", f"{spent[name] / profiled:.0%}"]
+        [name, "" if name == BETWEEN else f"{counts[name]:.0f}", f"{spent[name]:.2f}", f"{spent[name] / profiled:.0%}"]
         for name in sorted(spent, key=lambda name: -spent[name])
     ]
     table = markdown_table(["operations", "number", "ms", "of the call"], rows)
