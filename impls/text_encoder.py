@@ -1,6 +1,7 @@
 """Text to vectors: a model that embeds sentences, with its tokenizer."""
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -178,14 +179,26 @@ def _checked(number: int, text: str, prompt: str) -> str:
     return prompt + text
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the places of rows of these lengths, longest first, in batches of at most so many tokens with padding.
+def _batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Return the places of rows of these lengths, longest first, in batches of at most ``batch_tokens`` tokens.
 
-    Each batch has at least one row, even if that row exceeds the limit. Rows without tokens are left out.
+    Padding counts too. The batches are as few as possible, and the largest is as small as possible, so that the last
+    one is rarely a small remainder. That would take longer per token, and its size would be new each time, so that
+    frameworks would prepare and keep kernels for more and more sizes. Each batch has at least one row, even if that row
+    exceeds the limit. Rows without tokens are left out.
     """
     order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
-    start = 0
-    while start < len(order):
-        rows = max(1, batch_tokens // lengths[order[start]])
-        yield order[start : start + rows]
-        start += rows
+
+    def divided(limit: int) -> list[list[int]]:
+        batches = []
+        start = 0
+        while start < len(order):
+            rows = max(1, limit // lengths[order[start]])
+            batches.append(order[start : start + rows])
+            start += rows
+        return batches
+
+    largest = min(batch_tokens, len(order) * max(lengths, default=0))  # enough for all rows
+    fewest = len(divided(largest))
+    # Bisection finds the smallest limit that needs no more batches, because a smaller limit never needs fewer.
+    return divided(bisect_left(range(largest), -fewest, key=lambda limit: -len(divided(limit))))

@@ -1,4 +1,4 @@
-"""Buckets: few sizes that recur, for a compiler that compiles a program for each shape.
+"""Buckets: few sizes that recur, for compilers and libraries that prepare a program or a kernel for each shape.
 
 Packed tokens (``packing.py``) are padded to a bucket of N tokens. Attention reads one row at a time through a window: L
 tokens that contain the row. All shapes in a program follow from N.
@@ -29,11 +29,11 @@ class Windows(NamedTuple):
     bounds: Int32s
 
 
-def bucket(number: int, steps: int = TOKEN_STEPS) -> int:
-    """Return ``number`` rounded up to one of ``steps`` sizes per power of two, all multiples of ``SMALLEST``."""
+def bucket(number: int, steps: int = TOKEN_STEPS, smallest: int = SMALLEST) -> int:
+    """Return ``number`` rounded up to one of at most ``steps`` sizes per power of two, multiples of ``smallest``."""
     octave = 1 << (number - 1).bit_length() >> 1  # the largest power of two below the number
-    step = max(octave // steps, SMALLEST)
-    return max(-(-number // step) * step, SMALLEST)
+    step = max(octave // steps, smallest)
+    return max(-(-number // step) * step, smallest)
 
 
 @cache

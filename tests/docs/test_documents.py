@@ -175,7 +175,9 @@ def missing(path, text):
     """Yield the links, files, members, dotted names and make targets in ``text`` that do not exist."""
     prose = BLOCK.sub("", text)
     for link in LINK.findall(prose):
-        if "://" not in link and not (path.parent / link.split("#")[0]).exists():
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
             yield f"the link {link}"
     for place, members in PLACE.findall(prose):
         files = sorted(ROOT.glob(place))
@@ -187,6 +189,13 @@ def missing(path, text):
     yield from (name for name in sorted(set(DOTTED.findall(text))) if not resolves(name))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     yield from (f"make {target}" for target in MAKE_TARGET.findall(prose) if target not in targets)
+
+
+@cache
+def anchors(page):
+    """The names by which a link can point to a heading of a page."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def resolves(name):
@@ -228,11 +237,13 @@ def test_everything_that_a_document_names_exists(path):
 
 def test_a_name_that_does_not_exist_is_noticed():
     text = (
-        "[a](nothing.md) [b](docs/masks.md#x) `impls/pytorch/none.py` `impls/*/masks.py: causal, casual` `impls/` "
+        "[a](nothing.md) [b](docs/masks.md#masks) [c](docs/masks.md#x) [d](#x) "
+        "`impls/pytorch/none.py` `impls/*/masks.py: causal, casual` `impls/` "
         "`make tea` `make test` triglot.train triglot.teach triglot.shared.errors.TriglotError triglot.shared.error.X"
     )
     expected = [
-        *("the link nothing.md", "the place impls/pytorch/none.py", "casual in impls/*/masks.py"),
+        *("the link nothing.md", "the link docs/masks.md#x", "the link #x"),
+        *("the place impls/pytorch/none.py", "casual in impls/*/masks.py"),
         *("triglot.shared.error.X", "triglot.teach", "make tea"),
     ]
     assert list(missing(ROOT / "README.md", text)) == expected
@@ -260,6 +271,28 @@ def test_every_page_is_in_the_index():
     linked = set(LINK.findall((ROOT / "docs" / "README.md").read_text()))
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages <= linked
+
+
+def assert_tables(page):
+    """A table is a header, a line of dashes directly below it, and rows, with the same number of cells in each line."""
+    prose = BLOCK.sub("", page)
+    for table in re.findall(r"(?:^ *\|.*(?:\n|\Z))+", prose, re.MULTILINE):
+        cells = [re.split(r"(?<!\\)\|", line.strip())[1:] for line in table.splitlines()]
+        assert not any(row.pop() for row in cells), table  # a line ends with a bar
+        assert len(cells) > 1, table
+        assert all(re.fullmatch(":?-+:?", cell.strip()) for cell in cells[1]), table
+        assert len({len(row) for row in cells}) == 1, table
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_tables_are_tables(path):
+    assert_tables(path.read_text())
+
+
+@pytest.mark.parametrize("broken", ["| a |\n\n|---|\n| 1 |\n", "| a |\n| 1 |\n", "| a |\n|---|\n| 1 | 2 |\n"])
+def test_broken_tables_are_noticed(broken):
+    with pytest.raises(AssertionError):
+        assert_tables(broken)
 
 
 def test_the_readme_is_short():

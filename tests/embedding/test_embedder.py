@@ -69,9 +69,14 @@ def test_order_and_batches_do_not_matter(sentence_folder, count, monkeypatch):
 
 def test_batches_are_sorted_and_small():
     lengths = [5, 9, 0, 1, 9, 40, 2]
-    batches = list(text_encoder._batches(lengths, 20))
+    batches = text_encoder._batches(lengths, 20)
     assert [[lengths[place] for place in places] for places in batches] == [[40], [9, 9], [5, 2, 1]]
     assert sorted(place for places in batches for place in places) == [0, 1, 3, 4, 5, 6]
+
+
+def test_the_last_batch_is_not_a_small_remainder():
+    """The limit is eight rows of three tokens."""
+    assert [len(places) for places in text_encoder._batches([3] * 9, 24)] == [5, 4]
 
 
 def test_texts_without_tokens_become_zeros(sentence_folder):

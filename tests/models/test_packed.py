@@ -15,7 +15,7 @@ from tiny_configs import BERT_WITH_HEADS, VECTORS
 
 import triglot
 from triglot.impls.paddlepaddle import packed as paddle_packed
-from triglot.impls.pytorch.packed import with_spares
+from triglot.impls.pytorch.packed import PackedLinear, with_spares
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
 from triglot.shared.inputs.buckets import bucket
@@ -74,15 +74,29 @@ def test_a_row_never_sees_its_neighbours(row, lengths, model):
     assert all(np.array_equal(first[name][row], second[name][row]) for name in first)
 
 
-def test_pytorch_adds_spare_tokens_to_large_batches():
-    """Then only a few sizes of memory occur, again and again."""
-    sizes = {len(with_spares(np.zeros(number))) for number in range(2049, 4097)}
-    assert len(sizes) == 32
+def test_pytorch_adds_few_spare_tokens_and_computes_few_sizes():
+    sizes = {number: len(with_spares(torch.zeros(number, 2))) for number in range(1, 4097)}
+    assert all(number <= size < max(number * 33 / 32, number + 8) for number, size in sizes.items())
+    assert len(set(sizes.values())) == 32 * 5  # 32 up to 256 tokens, and 32 between each power of two and the next
 
 
-@pytest.mark.parametrize("lengths", [[37] * 56 + [29], [32] * 8], ids=["large", "without padding"])
+@pytest.mark.parametrize("lengths", [[31] * 7, MUCH_PADDING], ids=["without padding", "much padding"])
+def test_pytorch_computes_only_sizes_that_recur(lengths, monkeypatch):
+    """In all linear layers that compute tokens. The pooler computes rows."""
+    model = compiled("torch", BERT_WITH_HEADS)
+    batch = inputs.random_batch(BERT_WITH_HEADS, lengths, np.random.default_rng(0))
+    assert isinstance(batch, inputs.EncoderBatch)
+    numbers = []
+    forward = PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: numbers.append(len(x)) or forward(self, x))
+    model.heads(batch.source, batch.valid, batch.segment_ids)
+    linears = 4 * BERT_WITH_HEADS.layers + 2  # query, key and value are one; two are of the masked_lm head
+    assert sorted(numbers) == [len(lengths)] + [len(with_spares(torch.zeros(sum(lengths))))] * linears
+
+
+@pytest.mark.parametrize("lengths", [[37] * 56 + [29], [32] * 8, [31] * 7], ids=["large", "without padding", "odd"])
 def test_a_batch_that_takes_another_path_is_right(lengths, model):
-    """A large batch gets spare tokens in PyTorch. A small one without padding is not packed in PyTorch and JAX."""
+    """PyTorch packs only the first batch, and adds spare tokens to the first and the last. JAX packs the same two."""
     batch = inputs.random_batch(BERT_WITH_HEADS, lengths, np.random.default_rng(0))
     assert isinstance(batch, inputs.EncoderBatch)
     assert batch.valid.sum() == sum(lengths)
@@ -104,7 +118,8 @@ def test_a_batch_with_padding_is_right(skip_padding, lengths, framework):
 
 
 @both_paddings
-@pytest.mark.parametrize("row", [0, 3])  # the longest of its group, whose tokens come first, and another one
+# The longest of its group, whose tokens come first; another one; and the last one, whose last token is repeated.
+@pytest.mark.parametrize("row", [0, 3, 7])
 def test_nothing_of_a_neighbour_spreads(row, lengths, framework):
     """Not even NaN, which a product with a weight of zero would keep. Nor does anything of the padding."""
     model, (_, valid) = compiled(framework, VECTORS), ragged(0, lengths)
