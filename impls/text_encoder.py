@@ -182,10 +182,9 @@ def _checked(number: int, text: str, prompt: str) -> str:
 def _batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Return the places of rows of these lengths, longest first, in batches of at most ``batch_tokens`` tokens.
 
-    Padding counts too. The batches are as few as possible, and the largest is as small as possible, so that the last
-    one is rarely a small remainder. That would take longer per token, and its size would be new each time, so that
-    frameworks would prepare and keep kernels for more and more sizes. Each batch has at least one row, even if that row
-    exceeds the limit. Rows without tokens are left out.
+    Padding counts too. The batches are as few as possible, and the largest is as small as possible, so the last one is
+    rarely a small remainder. A small batch takes longer per token, and frameworks prepare and keep kernels for each new
+    size. Each batch has at least one row, even if that row exceeds the limit. Rows without tokens are left out.
     """
     order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
 

@@ -1,11 +1,10 @@
 """Compare the speed of ``triglot.Embedder`` with sentence-transformers: ``make embedding``.
 
 Every arm turns the same 10,000 sentences of the Python manual into vectors, with the same model (MiniLM), on the same
-threads. The manual has fewer sentences, so most of them occur several times; no arm makes use of that. The arms in
-bfloat16 are left out on a CPU that has no instructions for it. Each turn is a fresh process: it loads the model,
-encodes some texts to warm up, and then reports the seconds for all texts, tokenization included. The arms take turns in
-a random order, so that the state of the machine affects all of them alike. What other processes used meanwhile is
-recorded.
+threads. The manual has fewer sentences, so most of them occur several times; no arm makes use of that. If the CPU has
+no bfloat16 instructions, the arms in bfloat16 are skipped. Each turn is a new process: it loads the model, encodes some
+texts to warm up, and then reports the seconds for all texts, tokenization included. The arms take turns in a random
+order, so that the state of the machine affects all of them alike. What other processes used meanwhile is recorded.
 
 Then ``triglot encode`` is killed five times and resumed, and its file is compared with that of an undisturbed run. The
 exit code is 1 if they differ. Finally, the study measures the time per token in calls of 1,000 to 64,000 tokens, and

@@ -32,7 +32,7 @@ FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "
 
 LARGE = 2048  # tokens; a smaller batch without padding is not packed
 
-# Batches get spare tokens up to a multiple of ``STEP``, and above 256 tokens up to one of ``SIZES`` sizes between one
+# Spare tokens fill a batch up to a multiple of ``STEP``, or above 256 tokens, up to one of ``SIZES`` sizes between one
 # power of two and the next, which adds 1% on average.
 STEP, SIZES = 8, 32
 
