@@ -10,8 +10,10 @@ Shapes: B batch, S source length, T target length, D hidden size.
 """
 
 import copy
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -136,7 +138,7 @@ class _Deployed:
         to_static: Any = paddle.jit.to_static  # its stubs do not allow a dictionary of inputs
         layer.forward = to_static(layer.forward, input_spec=[specs], full_graph=True)
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            paddle.jit.save(layer, f"{folder}/program")
+            _save(layer, f"{folder}/program")
             config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
             config.disable_glog_info()
             if paddle.get_device() == "cpu":
@@ -153,6 +155,33 @@ class _Deployed:
             else:
                 config.enable_use_gpu(100, 0)
             return inference.create_predictor(config)
+
+
+def _save(layer: nn.Layer, path: str) -> None:
+    """Trace a layer, and write its program and its weights for the engine."""
+    try:
+        with _without_stacks():
+            paddle.jit.save(layer, path)
+    except Exception:
+        paddle.jit.save(layer, path)  # it fails again, but now its message names the line of the model
+
+
+@contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Enter a context in which Paddle records no Python stack for the operations that it traces.
+
+    It always records all of it, which takes half of the time of tracing. It reads the stack by
+    ``traceback.extract_stack``, which respects ``sys.tracebacklimit``.
+    """
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 0
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before
 
 
 def _sizes(tensor: Tensor) -> list[int | None]:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import traceback
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -149,6 +150,28 @@ def test_paddle_rewrites_no_source(name, mode, make_checkpoint, monkeypatch):
         if mode == "jit":
             model.loss_and_gradients(labelled(model.config, batch, batch.target))
     assert not rewritten
+
+
+def test_paddle_records_no_stacks_when_it_traces_for_the_engine(make_checkpoint, monkeypatch):
+    """By default it records the stack of every operation, which takes half of the time."""
+    recorded = []
+    extract = traceback.extract_stack
+    monkeypatch.setattr("traceback.extract_stack", lambda: recorded.append(extract()) or recorded[-1])
+    triglot.build("paddle", make_checkpoint(SMALL), mode="compiled").encode([[5, 6, 7]])
+    assert recorded
+    assert not any(recorded)
+    assert not hasattr(sys, "tracebacklimit")
+
+
+def test_an_error_names_its_line_when_paddle_traces_for_the_engine(make_checkpoint, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr("triglot.impls.paddlepaddle.feed_forward.FeedForward.forward", broken)
+    model: Any = triglot.build("paddle", make_checkpoint(SMALL), mode="compiled")
+    with pytest.raises(RuntimeError, match=r"(?s)encoder\.py.*self\.feed_forward\(.*test_modes\.py.*not today"):
+        model.encode([[5, 6, 7]])
+    assert not hasattr(sys, "tracebacklimit")
 
 
 def test_paddle_inference_engine_refuses_bfloat16_without_kernels(make_checkpoint, monkeypatch):
