@@ -3,8 +3,8 @@
 Two processes of the same program may differ for their whole lives. For example, the position of memory decides how much
 of it glibc returns to the system during a call. PyTorch's eager MiniLM, batch 8, length 128, needs 1,600 to 26,000 new
 pages per call, which added 11% to its processor time. So each arm is timed in five pairs of processes, and the median
-of their ratios counts. On two cores of an AMD EPYC (Zen 3), the standard deviation of the ratios was 5% with six rounds
-each, and 2% with 24.
+of their ratios counts. On two cores of an AMD EPYC (Zen 3), the standard deviation of a pair's ratio was 5 to 6% with
+six rounds, and 2% with 24.
 """
 
 import os
@@ -139,7 +139,7 @@ def _row(case: Case, pairs: Sequence[Pair], failure: str | None) -> Row:
         row["failure"] = failure
     else:
         row |= Pair(*np.median(pairs, axis=0).tolist())._asdict()
-        row["ratios"] = [pair.ratio for pair in pairs]
+        row |= {"rounds": ROUNDS, "ratios": [pair.ratio for pair in pairs]}
     print(row, file=sys.stderr)  # noqa: T201
     return row
 

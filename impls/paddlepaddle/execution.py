@@ -79,8 +79,8 @@ class _Program(nn.Layer):
         self.transformer = transformer
 
     # By default, Paddle rewrites the source of the model, which takes seconds for each shape. No program needs that:
-    # none has an ``if`` or a loop that depends on a tensor. None may read a size that varies from ``shape``, which has
-    # -1 in its place.
+    # none has an ``if`` or a loop that depends on a tensor. None may read a varying size from ``shape``, which has -1
+    # in its place.
     @paddle.jit.not_to_static
     def forward(self, inputs: dict[str, Tensor], second: dict[str, Tensor] | None = None) -> Any:
         if second is None:
@@ -138,7 +138,8 @@ class _Deployed:
         to_static: Any = paddle.jit.to_static  # its stubs do not allow a dictionary of inputs
         layer.forward = to_static(layer.forward, input_spec=[specs], full_graph=True)
         with tempfile.TemporaryDirectory(prefix="triglot-") as folder:
-            _save(layer, f"{folder}/program")
+            _trace(layer.forward)
+            paddle.jit.save(layer, f"{folder}/program")
             config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
             config.disable_glog_info()
             if paddle.get_device() == "cpu":
@@ -157,21 +158,24 @@ class _Deployed:
             return inference.create_predictor(config)
 
 
-def _save(layer: nn.Layer, path: str) -> None:
-    """Trace a layer, and write its program and its weights for the engine."""
+def _trace(static: Any) -> None:
+    """Trace a method under ``to_static``, which keeps its program."""
     try:
         with _without_stacks():
-            paddle.jit.save(layer, path)
+            _ = static.concrete_program
     except Exception:
-        paddle.jit.save(layer, path)  # it fails again, but now its message names the line of the model
+        # It fails again, but with stacks, so that the message names the line. The first error keeps its half-made
+        # program alive; without it, Paddle could confuse the two programs, which it knows by ``id``.
+        _ = static.concrete_program
 
 
 @contextmanager
 def _without_stacks() -> Iterator[None]:
     """Enter a context in which Paddle records no Python stack for the operations that it traces.
 
-    It always records all of it, which takes half of the time of tracing. It reads the stack by
-    ``traceback.extract_stack``, which respects ``sys.tracebacklimit``.
+    Paddle has no option for this. By default, it records the whole stack of each operation, which takes about half of
+    the tracing time. It reads the stack with ``traceback.extract_stack``, which respects ``sys.tracebacklimit``.
+    Meanwhile, tracebacks that other threads print have no lines.
     """
     before = getattr(sys, "tracebacklimit", None)
     sys.tracebacklimit = 0

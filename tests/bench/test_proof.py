@@ -99,6 +99,7 @@ def test_a_ratio_is_the_time_of_the_benchmark_over_that_of_the_script(prove, mon
     assert 0 < row["bench_ms"] < 100
     assert row["plain_ms"] == 200
     assert row["ratio"] == pytest.approx(row["bench_ms"] / 200)
+    assert row["rounds"] == 3
 
 
 def test_a_plain_script_times_an_arm(tmp_path, make_checkpoint):

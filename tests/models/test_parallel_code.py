@@ -63,12 +63,13 @@ OWN_HELPERS = {
         "_optimizer",
     },
     ("numpy_reference", "generation.py"): {"Generator.compile"},  # it is never compiled
-    # It compiles only methods of layers. Its inference engine reads a file, names its inputs, and takes float32 even to
-    # compute in bfloat16.
+    # It compiles only methods of layers, and tracing is slow with stacks. Its inference engine reads a file, names its
+    # inputs, and takes float32 even to compute in bfloat16.
     ("paddlepaddle", "execution.py"): {
         "_cast",
         *("_Program", "_Program.__init__", "_Program.forward"),
         *("_Deployed", "_Deployed.__init__", "_Deployed.flat", "_Deployed.run", "_Deployed._build", "_sizes"),
+        *("_trace", "_without_stacks"),
     },
     # Its loop is compiled as a whole.
     ("flax_nnx", "generation.py"): {"Generator.compile", "Generator._loop"},
