@@ -159,13 +159,13 @@ class _Deployed:
 
 
 def _trace(static: Any) -> None:
-    """Trace a method under ``to_static``, which keeps its program."""
+    """Trace a method that ``to_static`` wraps. The program is kept, so ``paddle.jit.save`` does not trace again."""
     try:
         with _without_stacks():
             _ = static.concrete_program
     except Exception:
-        # It fails again, but with stacks, so that the message names the line. The first error keeps its half-made
-        # program alive; without it, Paddle could confuse the two programs, which it knows by ``id``.
+        # It fails again, but with stacks, so that the message names the line. It has to be in this block, where the
+        # first error keeps its unfinished program alive: Paddle tells programs apart by ``id``.
         _ = static.concrete_program
 
 
@@ -173,9 +173,9 @@ def _trace(static: Any) -> None:
 def _without_stacks() -> Iterator[None]:
     """Enter a context in which Paddle records no Python stack for the operations that it traces.
 
-    Paddle has no option for this. By default, it records the whole stack of each operation, which takes about half of
-    the tracing time. It reads the stack with ``traceback.extract_stack``, which respects ``sys.tracebacklimit``.
-    Meanwhile, tracebacks that other threads print have no lines.
+    Recording them takes about half of the tracing time, and no option of Paddle turns it off. Paddle reads each stack
+    with ``traceback.extract_stack``, which respects ``sys.tracebacklimit``. That limit holds for the whole process, so
+    other threads print their tracebacks without frames until the context ends.
     """
     before = getattr(sys, "tracebacklimit", None)
     sys.tracebacklimit = 0
