@@ -9,7 +9,7 @@ from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.environment import computes_bfloat16
 from triglot.shared.errors import FrameworkError, SlowWarning
-from triglot.shared.memory import keep_freed_memory
+from triglot.shared.memory import keep_freed_memory, keep_freed_memory_of_threads
 
 from .model import Model
 
@@ -40,7 +40,7 @@ def build(
 
     ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
     memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. On a CPU, the modes "jit" and
-    "compiled" make the process keep memory that it frees (``shared/memory.py``).
+    "compiled" make the process keep memory that it frees (``shared/memory.py``); in JAX, "jit" keeps all of it.
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
@@ -54,9 +54,11 @@ def build(
     check_choice("framework", framework, tuple(PACKAGES))
     if not _is_installed(framework):
         raise FrameworkError(f"framework {framework!r} is not installed; install triglot[{framework}]")
-    backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
     if device == "cpu" and mode != "eager":
         keep_freed_memory()
+        if mode == "jit" and framework == "jax":
+            keep_freed_memory_of_threads()
+    backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 
 

@@ -3,35 +3,68 @@
 import ctypes
 import os
 import platform
+from collections.abc import Mapping
+from functools import cache
 
 # The parameters of mallopt, from glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 
 _LARGEST = 256 * 2**20  # bytes of an array whose memory is kept
 _LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # bytes; old versions of glibc refuse a larger threshold
+_NEVER = -1  # trim_threshold: never return memory at the end of the heap
 
-# The user's own settings of what glibc keeps: MALLOC_TRIM_THRESHOLD_, or glibc.malloc.trim_threshold in GLIBC_TUNABLES.
-_SETTINGS = ("trim_threshold", "top_pad", "mmap_threshold", "mmap_max")
+# The variables with which users choose themselves what glibc keeps, and the names of these settings in GLIBC_TUNABLES.
+_CHOICES = {
+    "MALLOC_TRIM_THRESHOLD_": "trim_threshold",
+    "MALLOC_TOP_PAD_": "top_pad",
+    "MALLOC_MMAP_THRESHOLD_": "mmap_threshold",
+    "MALLOC_MMAP_MAX_": "mmap_max",
+}
+_HEAPS = {"MALLOC_ARENA_MAX": "arena_max"}
 
 
+@cache
 def keep_freed_memory() -> None:
     """Make glibc keep the memory of freed arrays, up to 512 MB at the end of the heap, and use it for new ones.
 
     By default, glibc may return the memory of large arrays to the system. The system then has to clear each page
     again for the next array, in every call of a model: that takes up to a quarter of the time of an encoder.
 
-    This applies to the whole process, except that threads other than the main one still return arrays of more than 64
+    This applies to the whole process, except that threads with a heap of their own still return arrays of more than 64
     MB. Other processes cannot use the memory that it keeps. Without glibc, or if the environment says what glibc shall
     keep, do nothing.
     """
+    if _is_free_to_choose(_CHOICES):
+        library = ctypes.CDLL(None)
+        if not library.mallopt(_MMAP_THRESHOLD, _LARGEST):
+            library.mallopt(_MMAP_THRESHOLD, _LARGEST_IN_OLD_VERSIONS)
+        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
+
+
+@cache
+def keep_freed_memory_of_threads() -> None:
+    """Make glibc keep all memory that a process frees, in one heap for all threads.
+
+    For JAX, which allocates memory in threads of its own. A thread's own heap returns arrays of more than 64 MB in any
+    case, and the intermediate results of a training step are one such array of hundreds of MB.
+
+    Call it before other threads have allocated memory: a new thread may get the heap of an older one. Many threads
+    that allocate at once wait for one another. Without glibc, or if the environment says what glibc shall keep, do
+    nothing. If it says how many heaps (arenas) there shall be, do not change that.
+    """
+    if _is_free_to_choose(_CHOICES):
+        library = ctypes.CDLL(None)
+        if _is_free_to_choose(_HEAPS):
+            library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, _NEVER)
+
+
+def _is_free_to_choose(choices: Mapping[str, str]) -> bool:
+    """Return whether this is glibc, and the environment makes none of these choices."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    chosen = any(f"MALLOC_{name.upper()}_" in os.environ or f"malloc.{name}=" in tunables for name in _SETTINGS)
-    if chosen or platform.libc_ver()[0] != "glibc":
-        return
-    library = ctypes.CDLL(None)
-    if not library.mallopt(_MMAP_THRESHOLD, _LARGEST):
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST_IN_OLD_VERSIONS)
-    library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
+    chosen = any(variable in os.environ or f"malloc.{name}=" in tunables for variable, name in choices.items())
+    return not chosen and platform.libc_ver()[0] == "glibc"
 
 
 def return_freed_memory() -> None:

@@ -8,12 +8,12 @@ WORKLOADS = ("forward", "forward+backward", "training", "generation", "embed")
 ORDERS = ("padded", "arrival", "sorted")
 
 # What glibc does with large blocks that were freed. By default it may return them to the system and fetch them again
-# for the next call, and a benchmark has to show what that costs. "keep" keeps them, on large pages, for users who set
-# the same variables.
+# for the next call, and a benchmark has to show what that costs. "keep" keeps them, in one heap for all threads and on
+# large pages, for users who set the same variables.
 ALLOCATORS = {
     "default": {},
     "keep": {name: str(2**32) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
-    | {"MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    | {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": str(2**28), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 
 
