@@ -40,7 +40,8 @@ def build(
 
     ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
     memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. On a CPU, the modes "jit" and
-    "compiled" make the process keep memory that it frees (``shared/memory.py``); in JAX, "jit" keeps all of it.
+    "compiled" make the process keep memory that it frees; in JAX, "jit" makes it keep all of it, in one heap for all
+    threads (``shared/memory.py``).
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.

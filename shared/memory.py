@@ -13,17 +13,17 @@ _LARGEST = 256 * 2**20  # bytes of an array whose memory is kept
 _LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # bytes; old versions of glibc refuse a larger threshold
 _NEVER = -1  # trim_threshold: never return memory at the end of the heap
 
-# The variables with which users choose themselves what glibc keeps, and the names of these settings in GLIBC_TUNABLES.
+# The variables with which users say what glibc keeps, and the names of the same settings in GLIBC_TUNABLES.
 _CHOICES = {
     "MALLOC_TRIM_THRESHOLD_": "trim_threshold",
     "MALLOC_TOP_PAD_": "top_pad",
     "MALLOC_MMAP_THRESHOLD_": "mmap_threshold",
     "MALLOC_MMAP_MAX_": "mmap_max",
 }
-_HEAPS = {"MALLOC_ARENA_MAX": "arena_max"}
+_HEAPS = {"MALLOC_ARENA_MAX": "arena_max"}  # the same for the number of heaps, which glibc calls arenas
 
 
-@cache
+@cache  # a later call would undo the trim threshold of keep_freed_memory_of_threads
 def keep_freed_memory() -> None:
     """Make glibc keep the memory of freed arrays, up to 512 MB at the end of the heap, and use it for new ones.
 
@@ -43,20 +43,21 @@ def keep_freed_memory() -> None:
 
 @cache
 def keep_freed_memory_of_threads() -> None:
-    """Make glibc keep all memory that a process frees, in one heap for all threads.
+    """Make glibc keep all memory that the process frees, in one heap for all threads that start later.
 
-    For JAX, which allocates memory in threads of its own. A thread's own heap returns arrays of more than 64 MB in any
-    case, and the intermediate results of a training step are one such array of hundreds of MB.
+    JAX needs this: it allocates memory in threads of its own, and stores the intermediate results of a training step
+    in one array of hundreds of MB. A thread with a heap of its own returns any array of more than 64 MB when it is
+    freed.
 
-    Call it before other threads have allocated memory: a new thread may get the heap of an older one. Many threads
-    that allocate at once wait for one another. Without glibc, or if the environment says what glibc shall keep, do
-    nothing. If it says how many heaps (arenas) there shall be, do not change that.
+    Call it before other threads have allocated memory, because a new thread may get the heap of an older one. Threads
+    that allocate at the same time wait for one another. Without glibc, or if the environment says what glibc shall
+    keep, do nothing. If the environment says how many heaps (arenas) there shall be, leave their number as it is.
     """
     if _is_free_to_choose(_CHOICES):
         library = ctypes.CDLL(None)
         if _is_free_to_choose(_HEAPS):
             library.mallopt(_ARENA_MAX, 1)
-        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_MMAP_MAX, 0)  # large arrays go into the heap, too
         library.mallopt(_TRIM_THRESHOLD, _NEVER)
 
 
