@@ -32,6 +32,7 @@ DTYPES = {
 }
 
 _LOCK = threading.RLock()
+_SERIAL = "FLAGS_new_executor_serial_run"
 
 
 @contextmanager
@@ -40,13 +41,18 @@ def _turn(device: str) -> Iterator[None]:
 
     Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in
     which another thread cannot make a tensor.
+
+    On a CPU, programs of ``to_static`` run one operation after another. By default, independent operations run at the
+    same time, but each of them uses all cores, so they wait for one another.
     """
     with _LOCK:
-        before = paddle.get_device()
+        before, flags = paddle.get_device(), paddle.get_flags(_SERIAL)
         paddle.set_device("gpu" if device == "cuda" else "cpu")
+        paddle.set_flags({_SERIAL: flags[_SERIAL] or device == "cpu"})
         try:
             yield
         finally:
+            paddle.set_flags(flags)
             paddle.set_device(before)
 
 

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 
+import paddle
 import pytest
+
+from triglot.impls.paddlepaddle.backend import Backend
 
 
 @pytest.mark.parametrize("first", ["triglot.impls.paddlepaddle", "triglot, paddle, triglot.impls.paddlepaddle"])
@@ -24,3 +27,16 @@ def test_a_number_of_threads_that_was_set_before_paddle_is_kept():
     command = [sys.executable, "-c", f"{code}; print(os.environ.get('OMP_NUM_THREADS'))"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "4"
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_paddle_runs_one_operation_at_a_time_while_a_model_computes(chosen, make_checkpoint):
+    """By default, independent operations of a program run at the same time, each with all threads."""
+    flag = "FLAGS_new_executor_serial_run"
+    paddle.set_flags({flag: chosen})
+    try:
+        with Backend(make_checkpoint("bert-base-tiny"), "cpu", "float32", "jit").computing("training"):
+            during = paddle.get_flags(flag)[flag]
+        assert (during, paddle.get_flags(flag)[flag]) == (True, chosen)
+    finally:
+        paddle.set_flags({flag: False})
