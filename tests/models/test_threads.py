@@ -1,4 +1,4 @@
-"""The number of threads that a user chose, and Paddle's import, which sets ``OMP_NUM_THREADS``."""
+"""Threads in Paddle: its import sets ``OMP_NUM_THREADS``, and its programs run several operations at once."""
 
 import os
 import subprocess
