@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 # Test processes run side by side, one per core. Frameworks that use all cores would wait for each other.
@@ -31,6 +32,8 @@ from triglot.shared.model.initializers import initialize, perturb
 from triglot.shared.model.recipes import recipe
 
 pytest.register_assert_rewrite("refusals", "torch_archives")
+
+UNCOUNTED = 0.001  # seconds; see ``Settings``. Tests check no times.
 
 # The defaults, which CI uses. The long proofs ask for more.
 SHORT_FORM = {"seeds": 1, "paper_sizes": False, "training_steps": 12, "gpu": False}
@@ -180,11 +183,11 @@ def fakes(monkeypatch):
 
     Each arm has one process.
     """
-    monkeypatch.setattr(bench_command, "Settings", partial(Settings, processes=1))
+    monkeypatch.setattr(bench_command, "Settings", partial(Settings, processes=1, uncounted=UNCOUNTED))
+    monkeypatch.setattr(bench_command, "QUICK", replace(bench_command.QUICK, uncounted=UNCOUNTED))
     for name, arm in FAKE_ARMS.items():
         monkeypatch.setitem(ARMS, name, arm)
     monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
-    monkeypatch.setattr(pool, "UNCOUNTED", 0.001)
     return WORKER
 
 
@@ -199,7 +202,8 @@ def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, order="padded", **changed):
-        settings = Settings(**{"seconds": 0.05, "rounds": 3, "processes": 1, "warm_up": 0.2, "time_limit": 6} | changed)
+        quick = {"seconds": 0.05, "rounds": 3, "processes": 1, "warm_up": 0.2, "uncounted": UNCOUNTED, "time_limit": 6}
+        settings = Settings(**quick | changed)
         cell = Cell("bert-base-tiny", "forward", order, "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)

@@ -25,9 +25,6 @@ from .toolchain import Toolchain, cache_variables
 from .work import Work
 
 WARM_UP_WINDOW = 0.1  # seconds
-# Seconds of calls at the beginning of a turn that do not count; at least one call does not. In the first 0.06 seconds
-# after a pause, short calls of JAX take 1.6 times as long as later.
-UNCOUNTED = 0.1
 # Seconds. In three arms with calls this long, the first call of a turn took -14, 5 and 10 ms longer than the second,
 # give or take 7, 9 and 14, which is not worth an extra call. In arms with calls of 0.2 s it took up to 13 ms longer.
 LONG_CALL = 0.7
@@ -230,7 +227,7 @@ class Workers:
         if case not in self._alive:
             return None
         try:
-            uncounted = UNCOUNTED if self.call_seconds(case) < LONG_CALL else 0.0
+            uncounted = self.settings.uncounted if self.call_seconds(case) < LONG_CALL else 0.0
             answer = self._sample(case, seconds, uncounted)
             self._ask(case, "settle", {})
         except _CaseError as error:

@@ -160,7 +160,7 @@ def test_a_truth_that_cannot_be_computed_is_a_row(error, reason, task, monkeypat
         raise error
 
     monkeypatch.setattr(work, "TrainingTruth", unknown)
-    settings = Settings(seconds=0.05, rounds=2, processes=1, warm_up=0.1)
+    settings = Settings(seconds=0.05, rounds=2, processes=1, warm_up=0.1, uncounted=0.001)
     model = BenchedModel(CELL.model, task[0])
     swept = Sweep([model], [CELL], ["triglot-torch-eager", "torch-nn"], settings)
     swept.time_cells()

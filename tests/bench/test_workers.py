@@ -36,8 +36,7 @@ def test_the_first_calls_of_a_turn_do_not_count(long_call, uncounted, swept, mon
         lambda self, kind, request: (requests.append((kind, request)), send(self, kind, request)),
     )
     monkeypatch.setattr(pool, "LONG_CALL", long_call)
-    monkeypatch.setattr(pool, "UNCOUNTED", 0.01)
-    _, results = swept(["fake-a"], seconds=0.2, rounds=2, again=False)
+    _, results = swept(["fake-a"], seconds=0.2, rounds=2, uncounted=0.01, again=False)
     result = results["fake-a"]
     turn = [("sample", {"seconds": 0.1, "least": 1, "uncounted": uncounted}), ("settle", {})]
     assert requests[-4:] == turn * 2
@@ -214,7 +213,7 @@ def test_generated_tokens_are_counted(make_checkpoint):
     cell = Cell("m", "generation", "padded", "float32", "cpu", 8, 19, 1.0, 1)
     batch: Any = batches.batches_of_cell(cell, checkpoint.config, None, 0)[0]
     assert (batch.source[batch.valid] == checkpoint.config.pad_id).any(), "a real token may have the id of padding"
-    settings = Settings(seconds=0.05, rounds=3, processes=1, warm_up=0.2)
+    settings = Settings(seconds=0.05, rounds=3, processes=1, warm_up=0.2, uncounted=0.001)
     sweep = Sweep([BenchedModel("m", checkpoint)], [cell], ["triglot-torch-eager"], settings)
     sweep.time_cells()
     result = sweep.results[0]

@@ -47,7 +47,7 @@ FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("defau
 EMBED, ARRIVAL = Workload("embed"), Order("arrival")
 
 SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
-QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, again=False, quick=True)
+QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, uncounted=0.1, again=False, quick=True)
 
 
 def bench(
