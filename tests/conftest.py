@@ -202,8 +202,8 @@ def swept(make_checkpoint, fakes):
     """A function that sweeps fake arms over one cell. It returns the sweep, and the results by arm without twins."""
 
     def sweep(names, order="padded", **changed):
-        quick = {"seconds": 0.05, "rounds": 3, "processes": 1, "warm_up": 0.2, "uncounted": UNCOUNTED, "time_limit": 6}
-        settings = Settings(**quick | changed)
+        short = {"seconds": 0.05, "rounds": 3, "processes": 1, "warm_up": 0.2, "uncounted": UNCOUNTED, "time_limit": 6}
+        settings = Settings(**short | changed)
         cell = Cell("bert-base-tiny", "forward", order, "float32", "cpu", 2, 8, 0.75, 1)
         model = BenchedModel("bert-base-tiny", make_checkpoint("bert-base-tiny"))
         made = Sweep([model], [cell], names, settings, command=fakes)
