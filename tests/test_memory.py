@@ -29,8 +29,10 @@ print(np.median(np.diff(faults)))
 NEW_ARRAY = "np.ones(5 * 2**20)"  # 40 MB, which glibc never keeps by default
 IN_A_THREAD = "pool.submit(np.ones, 20 * 2**20).result()"  # 168 MB, more than the heap of a thread
 MORE_IN_A_THREAD = "pool.submit(np.ones, 80 * 2**20).result()"  # 671 MB, more than mode "compiled" keeps
-PRODUCT = "import jax; product = jax.jit(lambda x: (x @ x.T) @ x)"
-IN_JAX = "product(np.ones((4500, 8), np.float32)).block_until_ready()"  # the intermediate result takes 81 MB
+# The intermediate result takes 81 MB. The vectors exist before the calls, and the result is one number: calls of JAX
+# that make arrays of 35 pages need up to ten of them until the heap has room for each.
+PRODUCT = "import jax; vectors = jax.numpy.ones((4500, 8)); product = jax.jit(lambda x: ((x @ x.T) @ x).sum())"
+IN_JAX = "product(vectors).block_until_ready()"
 
 # Pages per call: at most 5 if memory is kept, at least 10 if not, because the smallest array has 20 large pages.
 KEPT, RETURNED = 5, 10
