@@ -17,7 +17,6 @@ from contextvars import ContextVar
 
 import numpy as np
 from numpy import ndarray
-from scipy.special import erf
 
 from triglot.shared.arrays import HALVES, representable
 
@@ -147,6 +146,9 @@ def gelu(x: ndarray, approximate: str) -> ndarray:
     """
     if approximate == "tanh":
         return 0.5 * x * (1 + tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
+    # Most processes that import this module never call this function, and SciPy takes 0.15 seconds to load.
+    from scipy.special import erf  # noqa: PLC0415
+
     return 0.5 * x * (1 + _rounded_differently(erf(x * np.sqrt(0.5).astype(np.real(x).dtype))))
 
 

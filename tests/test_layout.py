@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import triglot
+
 ROOT = Path(__file__).parent.parent
 LAYERS = ("shared", "impls", "parity", "bench", "triglot")  # each may import only the ones before it
 FRAMEWORK_MODULES = {"torch", "paddle", "jax", "flax"}
@@ -141,9 +143,27 @@ def test_shared_and_the_face_import_no_framework(path):
     assert not FRAMEWORK_MODULES & names
 
 
-@pytest.mark.parametrize("statement", ["import triglot", "import triglot.cli", "import triglot; triglot.frameworks()"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import triglot", "import triglot.cli", "import triglot; triglot.frameworks()", "import triglot.parity.worker"],
+)
 def test_importing_loads_no_framework(statement):
     loaded = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
     result = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     heavy = FRAMEWORK_MODULES | {"scipy", "transformers", "tokenizers"}
     assert not heavy & set(result.stdout.split())
+
+
+def test_every_public_name_is_found():
+    """The stub lists them, and each is imported when it is first used."""
+    assert {name: getattr(triglot, name) for name in dir(triglot)}.keys() >= {"build", "check", "Embedder"}
+    with pytest.raises(AttributeError, match="nonsense"):
+        getattr(triglot, "nonsense")  # noqa: B009
+
+
+def test_importing_triglot_loads_only_what_is_used():
+    use = "import sys, triglot; before = [*sys.modules]; triglot.build; print(*before, '|', *sys.modules)"
+    before, after = subprocess.check_output([sys.executable, "-c", use], text=True).split("|")
+    assert "numpy" not in before.split()
+    assert "triglot.api" in after.split()
+    assert "triglot.shared.porting" not in after.split()

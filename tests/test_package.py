@@ -14,7 +14,12 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("shared", "impls", "parity", "bench")
-DATA = ["triglot/bench/report/bench.html.jinja", "triglot/parity/parity.html.jinja", "triglot/py.typed"]
+DATA = [
+    "triglot/__init__.pyi",
+    "triglot/bench/report/bench.html.jinja",
+    "triglot/parity/parity.html.jinja",
+    "triglot/py.typed",
+]
 
 # Builds of the same folder at the same time would write the same files.
 pytestmark = pytest.mark.xdist_group("package")

@@ -4,12 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from triglot import arguments, impls, models
+from triglot import arguments, impls
 from triglot.impls.model import Model
 from triglot.parity.originals import Original
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
-from triglot.shared import porting
 from triglot.shared.checkpoint import Checkpoint, Verify
 from triglot.shared.errors import ConfigError, FrameworkError, InputError
 from triglot.shared.inputs import Batch
@@ -17,7 +16,6 @@ from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as configurations
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize as draw
-from triglot.verification import verify_example
 
 __all__ = ["batch", "build", "check", "frameworks", "initialize", "load", "port", "recipes", "save"]
 
@@ -107,6 +105,11 @@ def port(
         InputError: ``example`` cannot be read, or does not fit the model; or ``shard_size`` is not a size.
         OutputError: ``target`` cannot be written.
     """
+    # These load the porter, which programs that only build models do not need.
+    from triglot import models  # noqa: PLC0415
+    from triglot.shared import porting  # noqa: PLC0415
+    from triglot.verification import verify_example  # noqa: PLC0415
+
     if example is not None:
         example = Path(arguments.path("example", example))
     if target is not None:
@@ -228,4 +231,6 @@ def check(
 
 
 def _original(against: str | Path, checkpoint: Checkpoint) -> Original:
+    from triglot import models  # noqa: PLC0415
+
     return models.original(Path(arguments.path("against", against)), checkpoint)

@@ -1,4 +1,4 @@
-"""How busy the machine is, and how much memory is in use. Light to import, because idle workers are measured with it.
+"""How busy the machine is, and how much memory is in use.
 
 Times from a busy machine mean little, and the report says so.
 """

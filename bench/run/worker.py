@@ -20,17 +20,20 @@ import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from triglot.bench.machine import gpu, load
+from triglot.shared import checkpoint
+from triglot.shared.checkpoint import npz
 from triglot.shared.environment import environment
 from triglot.shared.errors import BenchError
 from triglot.shared.memory import return_freed_memory
+from triglot.shared.model.config import ModelConfig
 from triglot.shared.worker import Message, serve
 
-if TYPE_CHECKING:
-    from .arms import Prepared  # imported at run time only after the memory of the idle worker is measured
-
+from . import parts
+from .arms import ARMS, Arm, Prepared
+from .cases import Case, Cell
 
 # After a call, idle threads wait for more work on a core that the next arm needs: in GNU's OpenMP (PyTorch) for 0.01
 # seconds, in ONNX Runtime for 0.03 to 0.05, and in Intel's OpenMP (Paddle) for 0.2. In JAX they sleep at once.
@@ -73,7 +76,7 @@ def main() -> None:
     serve({"build": on_build, "sample": on_sample, "new_shapes": on_new_shapes, "settle": on_settle})
 
 
-def build(request: Message) -> "tuple[Prepared, Message]":
+def build(request: Message) -> tuple[Prepared, Message]:
     """Build an arm, run it once, and write its outputs if they are wanted. Return it with the answer."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, request["processors"])
@@ -82,13 +85,6 @@ def build(request: Message) -> "tuple[Prepared, Message]":
         limit = request["memory_limit_mb"] * load.MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     idle = load.resident()
-    from triglot.shared import checkpoint  # noqa: PLC0415 (after the memory of the idle worker is measured)
-    from triglot.shared.checkpoint import npz  # noqa: PLC0415
-
-    from . import parts  # noqa: PLC0415
-    from .arms import ARMS, Arm  # noqa: PLC0415
-    from .cases import Case, Cell  # noqa: PLC0415
-
     arm = Arm(**request["arm"])
     case = Case(request["name"], Cell(**request["cell"]))
     ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
@@ -124,7 +120,7 @@ def build(request: Message) -> "tuple[Prepared, Message]":
     }
 
 
-def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float, least: int) -> Message:
+def sample(prepared: Prepared, device: gpu.DeviceClock | None, seconds: float, least: int) -> Message:
     """Time repeated calls for about ``seconds``, at least ``least`` calls.
 
     Return the milliseconds of each call, those by the clock of the device if it has one, and the mean number of
@@ -150,12 +146,8 @@ def sample(prepared: "Prepared", device: gpu.DeviceClock | None, seconds: float,
     return {"samples_ms": samples, "device_ms": device_samples, "processors_used": used}
 
 
-def time_new_shapes(prepared: "Prepared", request: Message) -> float:
+def time_new_shapes(prepared: Prepared, request: Message) -> float:
     """Time the first call on other batches or texts, in milliseconds. Later calls compute these too."""
-    from triglot.shared.model.config import ModelConfig  # noqa: PLC0415 (after the memory of the idle worker is measured)
-
-    from . import parts  # noqa: PLC0415
-
     config = ModelConfig.from_dict(request["config"])
     prepared.use([parts.read(Path(path), config) for path in request["parts"]])
     begin = time.perf_counter()
