@@ -22,7 +22,7 @@ ACCUMULATED = {"bfloat16": {"weights rounded to float16 when loaded"}}
 IN_FORWARD_PASS = [name for name, bug in BUGS.items() if bug.in_forward_pass]
 OTHER_DTYPES = ("bfloat16", "float64", "float16")
 WITHOUT_KERNELS = {("paddle", dtype) for dtype in HALVES}  # on a CPU, only its inference engine has some
-TURNS = ("torch", "paddle", "torch", "paddle", "torch", "jax")
+TURNS = (*("torch", "paddle") * 7, "jax")
 COPIES = {"post-norm": POST_NORM, "attention": ATTENTION}
 
 
@@ -35,14 +35,18 @@ def pytest_generate_tests(metafunc):
     if {"bug", "dtype"} <= names:
         some = list(zip(IN_FORWARD_PASS[::34], itertools.cycle(OTHER_DTYPES), strict=False))
         some.append(("tanh GELU for the exact GELU", "float16"))
-        pairs = itertools.product(some, FRAMEWORKS)
-        runs = [(*pair, framework) for pair, framework in pairs if (framework, pair[1]) not in WITHOUT_KERNELS]
+        runs = [
+            (*pair, framework)
+            for number, pair in enumerate(some)
+            for framework in FRAMEWORKS
+            if (framework, pair[1]) not in WITHOUT_KERNELS and (framework != "jax" or number % 2 == 0)
+        ]
         metafunc.parametrize(("bug", "dtype", "tried_in"), runs)
     elif {"bug", "tried_in"} <= names:
         metafunc.parametrize(("bug", "tried_in"), list(zip(BUGS, itertools.cycle(TURNS), strict=False)))
     elif {"hidden", "tried_in"} <= names:
         every = list(itertools.product([bug for bug in IN_FORWARD_PASS if bug not in INVISIBLE], FRAMEWORKS))
-        metafunc.parametrize(("hidden", "tried_in"), every[::20])
+        metafunc.parametrize(("hidden", "tried_in"), every[::40])
     if "change" in names:
         metafunc.parametrize("change", CHANGES)
     if "copied" in names:
