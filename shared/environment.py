@@ -16,9 +16,6 @@ THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",  # the package tokenizers
 )
 
-# The user's OMP_NUM_THREADS, unless paddle was imported before this module: that import sets it to 1.
-CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
-
 # For processes that share the cores: idle OpenMP threads sleep instead of spinning on a core that another one needs. It
 # makes short calls of PyTorch almost twice as slow, and those of JAX not at all, so a benchmark must not set it.
 SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})

@@ -192,7 +192,7 @@ def check(
         PortingError: the original is in no known dialect.
         ConfigError: another argument is of the wrong type, or out of range.
     """
-    # It loads SciPy, and loading weights should not wait for that.
+    # These load the whole harness, and loading weights should not wait for that.
     from triglot.parity import run  # noqa: PLC0415
     from triglot.parity.originals.recorded import read_example  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-from triglot.shared.environment import CHOSEN_THREADS
+from triglot.shared.chosen_threads import CHOSEN_THREADS
 
 _threads = CHOSEN_THREADS if "paddle" in sys.modules else os.environ.get("OMP_NUM_THREADS")
 

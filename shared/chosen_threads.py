@@ -1,0 +1,8 @@
+"""The user's ``OMP_NUM_THREADS``, or None if it is not set.
+
+Importing paddle sets the variable to 1. So ``import triglot`` loads this module at once, and it loads nothing else.
+"""
+
+import os
+
+CHOSEN_THREADS = os.environ.get("OMP_NUM_THREADS")
