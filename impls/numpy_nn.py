@@ -146,7 +146,7 @@ def gelu(x: ndarray, approximate: str) -> ndarray:
     """
     if approximate == "tanh":
         return 0.5 * x * (1 + tanh(np.sqrt(2 / np.pi).astype(np.real(x).dtype) * (x + 0.044715 * x * x * x)))
-    # Most processes that import this module never call this function, and SciPy takes 0.15 seconds to load.
+    # Most processes that import this module never compute an exact GELU, and SciPy takes 0.15 seconds to load.
     from scipy.special import erf  # noqa: PLC0415
 
     return 0.5 * x * (1 + _rounded_differently(erf(x * np.sqrt(0.5).astype(np.real(x).dtype))))

@@ -1,6 +1,7 @@
 """The user's ``OMP_NUM_THREADS``, or None if it is not set.
 
-Importing paddle sets the variable to 1. So ``import triglot`` loads this module at once, and it loads nothing else.
+Importing paddle sets the variable to 1. So ``import triglot`` loads this module at once, before a program that imports
+paddle later. If paddle was imported first, the value may be paddle's.
 """
 
 import os

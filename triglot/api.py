@@ -231,6 +231,6 @@ def check(
 
 
 def _original(against: str | Path, checkpoint: Checkpoint) -> Original:
-    from triglot import models  # noqa: PLC0415
+    from triglot import models  # noqa: PLC0415 (it loads the porter, see above)
 
     return models.original(Path(arguments.path("against", against)), checkpoint)

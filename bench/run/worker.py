@@ -84,7 +84,7 @@ def build(request: Message) -> tuple[Prepared, Message]:
         # The limit counts all private memory that the process may write to, used or only reserved.
         limit = request["memory_limit_mb"] * load.MEBIBYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idle = load.resident()
+    idle = load.resident()  # with NumPy and the parts of Triglot that this module imports
     arm = Arm(**request["arm"])
     case = Case(request["name"], Cell(**request["cell"]))
     ARMS[case.arm] = arm  # a test or a study may have added it in the main process alone
