@@ -6,6 +6,6 @@ Triglot that it needs, and no framework before it needs one.
 
 import lazy_loader
 
-from .shared import chosen_threads as _chosen_threads  # noqa: F401 (at once: a program may import paddle next)
+from triglot.shared import chosen_threads as _chosen_threads  # noqa: F401 (at once, before paddle is imported)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
