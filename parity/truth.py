@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,14 @@ class Reference:
         with np.errstate(all="ignore"):
             return name_outputs(*self.model.run(batch, _Silent()))
 
-    def rounded_trace(self, batch: Batch, replacements: Values, seed: int, moves: Values) -> dict[str, Array]:
+    def rounded_trace(
+        self, batch: Batch, replacements: Values, seed: int, moves: Values, *, recomputes: bool = False
+    ) -> dict[str, Array]:
         """Return every named value, rounded as a correct implementation may round it; ``seed`` decides how.
 
-        Each value moves by up to its entry in ``moves``, if it has one.
+        Each value moves by up to its entry in ``moves``, if it has one. ``recomputes``: see ``noise_of_steps``.
         """
-        probe = _RoundingProbe(self._dtype, replacements, seed, moves)
+        probe = (_RecomputingProbe if recomputes else _RoundingProbe)(self._dtype, replacements, seed, moves)
         self._run_rounded(batch, probe, seed)
         return probe.record
 
@@ -103,14 +106,22 @@ class Reference:
             self.trace(batch, replaced), lambda seed, moves: self.rounded_trace(batch, replaced, seed, moves), runs
         )
 
-    def truth_of_steps(self, batch: Batch, given: Values, noise: Values) -> Truth:
-        """Return what each step makes of the ``given`` values. ``noise``: that of each step alone."""
-        return Truth(self.trace(batch, given), noise, lambda seed, moves: self.rounded_trace(batch, given, seed, moves))
+    def truth_of_steps(self, batch: Batch, given: Values, noise: Values, *, recomputes: bool) -> Truth:
+        """Return what each step makes of the ``given`` values. ``noise``, ``recomputes``: see ``noise_of_steps``."""
+        rounded = partial(self.rounded_trace, batch, given, recomputes=recomputes)
+        return Truth(self.trace(batch, given), noise, rounded)
 
-    def noise_of_steps(self, batch: Batch, truth: Values) -> Values:
-        """Return the noise of each step alone, on the true results of the steps before it."""
+    def noise_of_steps(self, batch: Batch, truth: Values, *, recomputes: bool) -> Values:
+        """Return the noise of each step alone, on the true results of the steps before it.
+
+        ``recomputes``: the framework may compute a value once to return it and again for the step that reads it, as
+        compilers do when they fuse operations. The two may be rounded differently.
+        """
         given = {name: as_received(value, self._dtype) for name, value in truth.items()}
-        return self.truth_of_values(batch, given).noise
+        steps = self.truth_of_values(batch, given)
+        for seed in range(NOISE_RUNS if recomputes else 0):
+            steps = steps.with_run(self.rounded_trace(batch, given, seed, {}, recomputes=True))
+        return steps.noise
 
     def truth_of_outputs(self, batch: Batch) -> Truth:
         """Return the truth and the noise of the outputs."""
@@ -180,6 +191,18 @@ class _RoundingProbe(Probe):
                 move = np.abs(value) * value.dtype.type(2 * UNIT_ROUNDOFF[self._dtype])
             value = (value + move * self._generator.integers(-1, 2, value.shape, np.int8)).astype(value.dtype)
         return representable(value, self._dtype) if self._dtype in HALVES else value
+
+
+class _RecomputingProbe(_RoundingProbe):
+    """A rounding probe that continues from half of the values as they were computed here, instead of as given."""
+
+    def __init__(self, dtype: str, replacements: Values, seed: int, moves: Values) -> None:
+        super().__init__(dtype, replacements, seed, moves)
+        self._choices = np.random.default_rng([seed, 3])
+
+    def observe(self, name: str, value: Array) -> Array:
+        given = super().observe(name, value)
+        return self.record[self._path + name] if self._choices.random() < 0.5 else given
 
 
 class _SilentRoundingProbe(_RoundingProbe):

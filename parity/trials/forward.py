@@ -32,6 +32,7 @@ class ForwardTrial:
         self._findings = findings
         self._seed = seed
         self._replaced: Mapping[str, Array] = {}
+        self._compiled = any(subject.mode != "eager" for subject in subjects.values())
 
     def job(self) -> Job:
         """See ``Trial.job``."""
@@ -43,7 +44,7 @@ class ForwardTrial:
         """See ``Trial.judge``. There is a row for every value that every framework gives."""
         check, reference = self._check, self._reference
         truth = reference.truth_of_values(check.batch, self._replaced)  # while the workers work
-        noise: Results = reference.noise_of_steps(check.batch, truth.values) if check.steps else {}
+        noise: Results = self._noise_of_steps(truth) if check.steps else {}
         if check.name == END_TO_END and not self._findings.amplification:
             self._findings.amplification = _ratios(truth.noise, noise)
         for framework, results in answers:
@@ -89,8 +90,8 @@ class ForwardTrial:
         given = own_inputs(results, truth, subject.dtype)
         if check.steps or _diverged(rows):
             if all(np.isfinite(value).all() for value in given.values()):
-                noise = noise_of_steps or reference.noise_of_steps(check.batch, truth.values)
-                local = reference.truth_of_steps(check.batch, given, noise)
+                noise = noise_of_steps or self._noise_of_steps(truth)
+                local = reference.truth_of_steps(check.batch, given, noise, recomputes=self._compiled)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
             local, steps = confirmed(judge_alone, local, judge_alone(local), explained=wrong_steps)
@@ -104,6 +105,9 @@ class ForwardTrial:
             rows = self._continued(truth, self._where_judged(given, truth, subject.dtype), judge, rows)
         wrong_results |= exceeding(rows)
         yield from rows
+
+    def _noise_of_steps(self, truth: Truth) -> Results:
+        return self._reference.noise_of_steps(self._check.batch, truth.values, recomputes=self._compiled)
 
     def _continued(
         self, truth: Truth, given: Results, judge: Callable[[Truth], list[Row]], rows: list[Row]

@@ -13,6 +13,7 @@ from triglot.parity.budgets import budget
 from triglot.parity.checks import LOCAL_CHECKS, Check, expected_masks, judged_tokens
 from triglot.parity.judge import Subject, failure, first_divergence, judge_check, merge
 from triglot.parity.report import Divergence
+from triglot.parity.revealing import revealing_checkpoints
 from triglot.parity.trials.findings import Findings
 from triglot.parity.trials.forward import ForwardTrial
 from triglot.parity.truth import Reference, Truth
@@ -208,8 +209,8 @@ def uncertain(truth):
     return SimpleNamespace(
         model=SimpleNamespace(config=CONFIG),
         truth_of_values=lambda *_: known,
-        truth_of_steps=lambda *_: known,
-        noise_of_steps=lambda *_: known.noise,
+        truth_of_steps=lambda *_, **__: known,
+        noise_of_steps=lambda *_, **__: known.noise,
     )
 
 
@@ -229,6 +230,21 @@ def test_each_step_that_exceeds_its_budget_is_judged_with_more_noise(kind, check
     assert diverged_in(LOCAL_CHECKS, trial, results) == {NAME}
     results[LATE] = results[LATE] + np.float32(1e-1)
     assert diverged_in(LOCAL_CHECKS, trial, results) == {NAME, LATE}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("eager", {"output"}), ("jit", set())])
+def test_a_compiler_may_compute_a_value_twice(mode, expected):
+    """Once to return it, and again for the next step, rounded differently. The norm amplifies the difference."""
+    checkpoint = revealing_checkpoints(CONFIG, "float32", 0)["extreme"]
+    reference, config = Reference(checkpoint), checkpoint.config
+    check = Check("extreme", random_batch(config, [5, 2], np.random.default_rng(0)), "extreme", steps=True)
+    residual = f"encoder.layers.{config.layers - 1}.post_feed_forward.residual"
+    results = reference.rounded_trace(check.batch, {}, 0, {})
+    rounded_up = {residual: np.nextafter(results[residual], np.float32(np.inf))}
+    again = reference.rounded_trace(check.batch, rounded_up, 0, {})
+    results |= {name: again[name] for name in ("output", "heads.pooler")}
+    trial = ForwardTrial(check, {"torch": replace(SUBJECT, mode=mode)}, reference, Findings(), 0)
+    assert diverged_in(LOCAL_CHECKS, trial, results) == expected
 
 
 def test_what_is_wrong_from_end_to_end_is_judged_with_more_noise_unless_a_step_explains_it(check, uncertain, results):
