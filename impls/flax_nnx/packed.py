@@ -129,7 +129,7 @@ class PackedAttention(nnx.Module):
     ) -> tuple[Array, None]:
         """Return the output, (N, D), and no weights. query, key and value are the same packed tokens, (N, D)."""
         projected = self.query(query), self.key(key), self.value(value)
-        output = self.output(attend(self.config, windows, *projected))
+        output = self.output(attend_traced_once(self.config, windows, *projected))
         return jax.nn.relu(output) if self.config.attention_output_activation == "relu" else output, None
 
 
@@ -168,6 +168,7 @@ def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[A
 
 
 attend.defvjp(attend_forward, attend_backward)
+attend_traced_once = jax.jit(attend, static_argnums=0)  # for all layers together
 
 
 def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:
