@@ -12,6 +12,9 @@ from functools import partial
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NPROC", "1")
 
+# Tests start hundreds of processes, which would all compile Triglot's modules again if they could not keep the result.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import numpy as np
 import pytest
 from fake_arms import FAKE_ARMS, WORKER

@@ -72,12 +72,13 @@ def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, mo
 # One process for each arm. Two rounds never give a narrow interval, and many more processes would be started.
 SHORT_PROGRAM = """
 from functools import partial
-from triglot import cli
+from triglot import cli, impls
 from triglot.bench.run import rounds
 from triglot.commands import bench
 
 bench.Settings = partial(bench.Settings, processes=1)
 rounds.MOST_EXTENDED = 1
+impls.installed = lambda: ("torch",)  # for the roofline
 cli.main()
 """
 

@@ -81,9 +81,15 @@ class Reader(HTMLParser):
         self.words.append(data)
 
 
-def test_the_page_is_complete_and_needs_no_other_file():
+@pytest.fixture(scope="module")
+def rendered():
+    """A report and its page, which takes seconds to draw."""
     report = made()
-    html = page.render(report)
+    return report, page.render(report)
+
+
+def test_the_page_is_complete_and_needs_no_other_file(rendered):
+    report, html = rendered
     reader = Reader(html)
     assert reader.open == []
     assert reader.fetched == []
@@ -106,9 +112,9 @@ def test_the_page_is_complete_and_needs_no_other_file():
         assert name in reader.headings
 
 
-def test_plots_share_no_ids():
+def test_plots_share_no_ids(rendered):
     """Otherwise one plot would be cut by the clip path of another."""
-    html = page.render(made())
+    _, html = rendered
     defined = re.findall(r'\bid="([^"]+)"', html)
     used = re.findall(r'(?:href="#|url\(#)([^")]+)', html)
     assert len(used) > 1000
