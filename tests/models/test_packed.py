@@ -193,6 +193,15 @@ def test_a_variant_of_an_encoder_passes(framework, make_checkpoint, check_small)
     assert report.verdict == "pass", report.divergences
 
 
+@pytest.mark.parametrize(("instructions", "fused"), [("AVX2", False), ("AVX512", True)])
+def test_onednn_computes_a_gelu_only_where_it_is_fast(instructions, fused, monkeypatch, make_checkpoint, check_small):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: instructions)
+    layers = [PackedLinear(torch.ones(8, 8), None, activation) for activation in ("gelu", "gelu_tanh", "relu")]
+    assert [layer.activation is None for layer in layers] == [fused, fused, True]
+    report = check_small(make_checkpoint(BERT_WITH_HEADS), "torch", mode="compiled", checks=["forward"])
+    assert report.verdict == "pass", report.divergences
+
+
 def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
     report = check_small(
         make_checkpoint(replace(VECTORS, activation="relu")), framework, mode="compiled", checks=["forward"]
