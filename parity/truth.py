@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from triglot.shared.inputs import Batch
 from triglot.shared.model.probe import Probe
 
 from . import probes
-from .budgets import NOISE_RUNS, UNCONFIRMED_RUNS, UNIT_ROUNDOFF
+from .budgets import CONFIRMING_RUNS, NOISE_RUNS, UNCONFIRMED_RUNS, UNIT_ROUNDOFF
 from .checks import Check
 from .output_names import name_outputs
 
@@ -44,6 +43,10 @@ class Truth:
         further = (self.rounded(seed, moves if seed % 2 else {}) for seed in range(self.runs, runs))
         _add_noise(noise, self.values, further)
         return replace(self, noise=noise, runs=runs)
+
+    def with_noise(self, other: Values) -> "Truth":
+        """Return the same truth, with the larger of its noise and another at every entry."""
+        return replace(self, noise={name: np.maximum(array, other[name]) for name, array in self.noise.items()})
 
     def with_run(self, run: Values) -> "Truth":
         """Return the same truth, with the noise of one more run."""
@@ -81,7 +84,7 @@ class Reference:
     ) -> dict[str, Array]:
         """Return every named value, rounded as a correct implementation may round it; ``seed`` decides how.
 
-        Each value moves by up to its entry in ``moves``, if it has one. ``recomputes``: see ``noise_of_steps``.
+        Each value moves by up to its entry in ``moves``, if it has one. ``recomputes``: see ``_RecomputingProbe``.
         """
         probe = (_RecomputingProbe if recomputes else _RoundingProbe)(self._dtype, replacements, seed, moves)
         self._run_rounded(batch, probe, seed)
@@ -106,22 +109,27 @@ class Reference:
             self.trace(batch, replaced), lambda seed, moves: self.rounded_trace(batch, replaced, seed, moves), runs
         )
 
-    def truth_of_steps(self, batch: Batch, given: Values, noise: Values, *, recomputes: bool) -> Truth:
-        """Return what each step makes of the ``given`` values. ``noise``, ``recomputes``: see ``noise_of_steps``."""
-        rounded = partial(self.rounded_trace, batch, given, recomputes=recomputes)
-        return Truth(self.trace(batch, given), noise, rounded)
+    def truth_of_steps(self, batch: Batch, given: Values, noise: Values) -> Truth:
+        """Return what each step makes of the ``given`` values. ``noise``: that of each step alone."""
+        return Truth(self.trace(batch, given), noise, lambda seed, moves: self.rounded_trace(batch, given, seed, moves))
 
-    def noise_of_steps(self, batch: Batch, truth: Values, *, recomputes: bool) -> Values:
-        """Return the noise of each step alone, on the true results of the steps before it.
+    def noise_of_steps(self, batch: Batch, truth: Values) -> Values:
+        """Return the noise of each step alone, on the true results of the steps before it."""
+        given = {name: as_received(value, self._dtype) for name, value in truth.items()}
+        return self.truth_of_values(batch, given).noise
 
-        ``recomputes``: the framework may compute a value once to return it and again for the step that reads it, as
-        compilers do when they fuse operations. The two may be rounded differently.
+    def noise_of_recomputed_steps(self, batch: Batch, truth: Values) -> Values:
+        """Return the noise of each step if some of the values before it were computed again.
+
+        A compiler may compute a value once to return it, and again for the step that reads it, and round the two
+        differently. Measured on the true values, so that no bug of a framework becomes noise.
         """
         given = {name: as_received(value, self._dtype) for name, value in truth.items()}
-        steps = self.truth_of_values(batch, given)
-        for seed in range(NOISE_RUNS if recomputes else 0):
-            steps = steps.with_run(self.rounded_trace(batch, given, seed, {}, recomputes=True))
-        return steps.noise
+
+        def rounded(seed: int, moves: Values) -> Values:
+            return self.rounded_trace(batch, given, seed, moves, recomputes=True)
+
+        return _with_noise(self.trace(batch, given), rounded, CONFIRMING_RUNS[-1]).noise
 
     def truth_of_outputs(self, batch: Batch) -> Truth:
         """Return the truth and the noise of the outputs."""
@@ -194,7 +202,10 @@ class _RoundingProbe(Probe):
 
 
 class _RecomputingProbe(_RoundingProbe):
-    """A rounding probe that continues from half of the values as they were computed here, instead of as given."""
+    """A rounding probe that continues, for a random half of the values, from what it computed, not from the given ones.
+
+    Compilers do not round such a value to 16 bits.
+    """
 
     def __init__(self, dtype: str, replacements: Values, seed: int, moves: Values) -> None:
         super().__init__(dtype, replacements, seed, moves)
@@ -202,7 +213,7 @@ class _RecomputingProbe(_RoundingProbe):
 
     def observe(self, name: str, value: Array) -> Array:
         given = super().observe(name, value)
-        return self.record[self._path + name] if self._choices.random() < 0.5 else given
+        return value if self._choices.random() < 0.5 else given
 
 
 class _SilentRoundingProbe(_RoundingProbe):

@@ -168,7 +168,8 @@ def attend_backward(config: ModelConfig, saved: Any, gradient: Array) -> tuple[A
 
 
 attend.defvjp(attend_forward, attend_backward)
-attend_traced_once = jax.jit(attend, static_argnums=0)  # for all layers together
+# Under a jit of its own, so that JAX traces the loops once, and not again in each layer.
+attend_traced_once = jax.jit(attend, static_argnums=0)
 
 
 def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:

@@ -32,7 +32,6 @@ class ForwardTrial:
         self._findings = findings
         self._seed = seed
         self._replaced: Mapping[str, Array] = {}
-        self._compiled = any(subject.mode != "eager" for subject in subjects.values())
 
     def job(self) -> Job:
         """See ``Trial.job``."""
@@ -44,7 +43,7 @@ class ForwardTrial:
         """See ``Trial.judge``. There is a row for every value that every framework gives."""
         check, reference = self._check, self._reference
         truth = reference.truth_of_values(check.batch, self._replaced)  # while the workers work
-        noise: Results = self._noise_of_steps(truth) if check.steps else {}
+        noise: Results = reference.noise_of_steps(check.batch, truth.values) if check.steps else {}
         if check.name == END_TO_END and not self._findings.amplification:
             self._findings.amplification = _ratios(truth.noise, noise)
         for framework, results in answers:
@@ -90,13 +89,16 @@ class ForwardTrial:
         given = own_inputs(results, truth, subject.dtype)
         if check.steps or _diverged(rows):
             if all(np.isfinite(value).all() for value in given.values()):
-                noise = noise_of_steps or self._noise_of_steps(truth)
-                local = reference.truth_of_steps(check.batch, given, noise, recomputes=self._compiled)
+                noise = noise_of_steps or reference.noise_of_steps(check.batch, truth.values)
+                local = reference.truth_of_steps(check.batch, given, noise)
             else:  # an overflow, whose effect on the steps after it no other noise shows
                 local = reference.truth_of_values(check.batch, given)
             local, steps = confirmed(judge_alone, local, judge_alone(local), explained=wrong_steps)
-            wrong_steps |= exceeding(steps)
             moves = local.noise
+            if subject.mode != "eager" and exceeding(steps) - wrong_steps:
+                recomputed = reference.noise_of_recomputed_steps(check.batch, truth.values)
+                steps = judge_alone(local.with_noise(recomputed))
+            wrong_steps |= exceeding(steps)
             yield from steps
         # Wrong steps explain every error but that of the first value, which has nothing to inherit.
         inherited = [*named_values(config)][1:] if wrong_steps else []
@@ -105,9 +107,6 @@ class ForwardTrial:
             rows = self._continued(truth, self._where_judged(given, truth, subject.dtype), judge, rows)
         wrong_results |= exceeding(rows)
         yield from rows
-
-    def _noise_of_steps(self, truth: Truth) -> Results:
-        return self._reference.noise_of_steps(self._check.batch, truth.values, recomputes=self._compiled)
 
     def _continued(
         self, truth: Truth, given: Results, judge: Callable[[Truth], list[Row]], rows: list[Row]

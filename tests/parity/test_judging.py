@@ -209,8 +209,8 @@ def uncertain(truth):
     return SimpleNamespace(
         model=SimpleNamespace(config=CONFIG),
         truth_of_values=lambda *_: known,
-        truth_of_steps=lambda *_, **__: known,
-        noise_of_steps=lambda *_, **__: known.noise,
+        truth_of_steps=lambda *_: known,
+        noise_of_steps=lambda *_: known.noise,
     )
 
 
@@ -237,14 +237,21 @@ def test_a_compiler_may_compute_a_value_twice(mode, expected):
     """Once to return it, and again for the next step, rounded differently. The norm amplifies the difference."""
     checkpoint = revealing_checkpoints(CONFIG, "float32", 0)["extreme"]
     reference, config = Reference(checkpoint), checkpoint.config
+    # With steps, as if a value had exceeded its budget from end to end.
     check = Check("extreme", random_batch(config, [5, 2], np.random.default_rng(0)), "extreme", steps=True)
     residual = f"encoder.layers.{config.layers - 1}.post_feed_forward.residual"
     results = reference.rounded_trace(check.batch, {}, 0, {})
     rounded_up = {residual: np.nextafter(results[residual], np.float32(np.inf))}
     again = reference.rounded_trace(check.batch, rounded_up, 0, {})
     results |= {name: again[name] for name in ("output", "heads.pooler")}
-    trial = ForwardTrial(check, {"torch": replace(SUBJECT, mode=mode)}, reference, Findings(), 0)
-    assert diverged_in(LOCAL_CHECKS, trial, results) == expected
+
+    def diverged(results):
+        trial = ForwardTrial(check, {"torch": replace(SUBJECT, mode=mode)}, reference, Findings(), 0)
+        return diverged_in(LOCAL_CHECKS, trial, results)
+
+    assert diverged(results) == expected
+    wrong = {name: results[name] * np.float32(1.001) for name in (residual, "heads.pooler")}
+    assert diverged(results | wrong) >= wrong.keys(), "what a wrong step changes is no noise for later steps"
 
 
 def test_what_is_wrong_from_end_to_end_is_judged_with_more_noise_unless_a_step_explains_it(check, uncertain, results):
