@@ -36,6 +36,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("kind", CHECKS)
 def test_a_kind_can_be_chosen_alone(kind, make_checkpoint):
+    """The choice does not depend on the framework."""
     name = "translation-tiny" if kind == "generation" else "bert-base-tiny"
     report = triglot.check(make_checkpoint(name), ["torch"], checks=[kind], isolate=False)
     assert report.verdict == "pass"
