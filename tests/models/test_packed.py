@@ -14,6 +14,7 @@ import torch
 from tiny_configs import BERT_WITH_HEADS, VECTORS
 
 import triglot
+from triglot.impls.flax_nnx import packed as jax_packed
 from triglot.impls.paddlepaddle import packed as paddle_packed
 from triglot.impls.pytorch.packed import PackedLinear, with_spares
 from triglot.parity.outputs import ForwardTruth
@@ -200,6 +201,15 @@ def test_onednn_computes_a_gelu_only_where_it_is_fast(instructions, fused, monke
     assert [layer.activation is None for layer in layers] == [fused, fused, True]
     report = check_small(make_checkpoint(BERT_WITH_HEADS), "torch", mode="compiled", checks=["forward"])
     assert report.verdict == "pass", report.divergences
+
+
+def test_jax_traces_the_attention_once_for_all_layers(monkeypatch):
+    traced, for_each_row = [], jax_packed.for_each_row
+    monkeypatch.setattr(jax_packed, "for_each_row", lambda *given: traced.append(given) or for_each_row(*given))
+    config = replace(BERT_WITH_HEADS, norm_eps=3e-12)  # no other test has traced this model
+    assert config.layers > 1
+    triglot.build("jax", triglot.initialize(config), mode="compiled").encode(*ragged(0)[:2])
+    assert len(traced) == 1
 
 
 def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
