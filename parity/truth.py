@@ -125,11 +125,11 @@ class Reference:
         differently. Measured on the true values, so that no bug of a framework becomes noise.
         """
         given = {name: as_received(value, self._dtype) for name, value in truth.items()}
-
-        def rounded(seed: int, moves: Values) -> Values:
-            return self.rounded_trace(batch, given, seed, moves, recomputes=True)
-
-        return _with_noise(self.trace(batch, given), rounded, CONFIRMING_RUNS[-1]).noise
+        return _with_noise(
+            self.trace(batch, given),
+            lambda seed, moves: self.rounded_trace(batch, given, seed, moves, recomputes=True),
+            CONFIRMING_RUNS[-1],
+        ).noise
 
     def truth_of_outputs(self, batch: Batch) -> Truth:
         """Return the truth and the noise of the outputs."""
@@ -202,9 +202,9 @@ class _RoundingProbe(Probe):
 
 
 class _RecomputingProbe(_RoundingProbe):
-    """A rounding probe that continues, for a random half of the values, from what it computed, not from the given ones.
+    """A rounding probe that ignores a random half of the replacements: there, the model continues with its own value.
 
-    Compilers do not round such a value to 16 bits.
+    That value is not rounded to 16 bits, because compilers keep it in float32.
     """
 
     def __init__(self, dtype: str, replacements: Values, seed: int, moves: Values) -> None:
@@ -212,8 +212,8 @@ class _RecomputingProbe(_RoundingProbe):
         self._choices = np.random.default_rng([seed, 3])
 
     def observe(self, name: str, value: Array) -> Array:
-        given = super().observe(name, value)
-        return value if self._choices.random() < 0.5 else given
+        replacement = super().observe(name, value)
+        return value if self._choices.random() < 0.5 else replacement
 
 
 class _SilentRoundingProbe(_RoundingProbe):

@@ -95,6 +95,7 @@ class ForwardTrial:
                 local = reference.truth_of_values(check.batch, given)
             local, steps = confirmed(judge_alone, local, judge_alone(local), explained=wrong_steps)
             moves = local.noise
+            # A compiled step may have read its inputs in another rounding than the probe shows.
             if subject.mode != "eager" and exceeding(steps) - wrong_steps:
                 recomputed = reference.noise_of_recomputed_steps(check.batch, truth.values)
                 steps = judge_alone(local.with_noise(recomputed))

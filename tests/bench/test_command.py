@@ -78,7 +78,7 @@ from triglot.commands import bench
 
 bench.Settings = partial(bench.Settings, processes=1)
 rounds.MOST_EXTENDED = 1
-impls.installed = lambda: ("torch",)  # for the roofline
+impls.installed = lambda: ("torch",)  # measures the roofline in one framework only
 cli.main()
 """
 

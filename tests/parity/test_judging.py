@@ -251,7 +251,7 @@ def test_a_compiler_may_compute_a_value_twice(mode, expected):
 
     assert diverged(results) == expected
     wrong = {name: results[name] * np.float32(1.001) for name in (residual, "heads.pooler")}
-    assert diverged(results | wrong) >= wrong.keys(), "what a wrong step changes is no noise for later steps"
+    assert diverged(results | wrong) >= wrong.keys(), "a wrong step must not become noise for the steps after it"
 
 
 def test_what_is_wrong_from_end_to_end_is_judged_with_more_noise_unless_a_step_explains_it(check, uncertain, results):
