@@ -1,9 +1,9 @@
 """The encoder for deployment on a CPU: padding costs little, and few programs are compiled.
 
 It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
-it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. N is a
-bucket (``shared/inputs/buckets.py``), and the program of the encoder depends on nothing else, so a new batch rarely
-compiles.
+it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. The
+program of the encoder depends only on N, which is a bucket, and on the number of window lengths
+(``shared/inputs/buckets.py``), so a new batch rarely compiles.
 
 Shapes: B batch, S length, N packed tokens, D hidden size; L tokens in a window; H heads, K key size, V value size.
 """
@@ -175,9 +175,11 @@ attend_traced_once = jax.jit(attend, static_argnums=0)
 def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:
     """Call ``filled = fill_in(row, filled, length)`` for every row, and return ``filled``. ``length``: of its window.
 
-    There is a loop for each window length, with one iteration per row, so one program serves every batch of N tokens.
+    There is a loop for each window length, with one iteration per row, so one program serves every batch of N tokens
+    whose longest row needs the same windows.
     """
-    for i, length in enumerate(window_lengths(len(windows.starts), config.source_max_length)):
+    number = len(windows.bounds) - 1
+    for i, length in enumerate(window_lengths(len(windows.starts), config.source_max_length)[-number:]):
         filled = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], partial(fill_in, length=length), filled)
     return filled
 

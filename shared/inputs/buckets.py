@@ -1,7 +1,7 @@
 """Buckets: few sizes that recur, for compilers and libraries that prepare a program or a kernel for each shape.
 
 Packed tokens (``packing.py``) are padded to a bucket of N tokens. Attention reads one row at a time through a window: L
-tokens that contain the row. All shapes in a program follow from N.
+tokens that contain the row. All shapes in a program follow from N and from the number C of window lengths.
 """
 
 from functools import cache
@@ -14,10 +14,11 @@ from triglot.shared.arrays import Array, Int32s
 SMALLEST = 16
 TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5% on average, 12% at most
 WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
+LONGEST_WINDOW_STEP = 4  # a program has windows of up to 32, 128, 512, ... tokens, as its longest row needs
 
 
 class Windows(NamedTuple):
-    """Where the rows are among N packed tokens, in arrays whose shapes follow from N. JAX takes them as an argument.
+    """Where the rows are among N packed tokens. JAX takes these arrays as an argument.
 
     ``starts``, ``lengths``: int32 (N,), the start and the length of each row, longest first, then zeros. ``bounds``:
     int32 (C + 1,). There are C window lengths, longest first; windows of length number i read the rows from
@@ -44,10 +45,17 @@ def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
 
 
 def windows_of(lengths: Array, tokens: int, longest: int) -> Windows:
-    """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens."""
+    """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens.
+
+    ``longest``: what the model can read. Longer windows than the rows need are left out, because each window length
+    takes a fifth to half a second to compile. They are left out in large steps, so that few programs differ.
+    """
+    needed = 2 * SMALLEST
+    while needed < lengths[0]:
+        needed *= LONGEST_WINDOW_STEP
     starts, row_lengths = np.zeros(tokens, np.int32), np.zeros(tokens, np.int32)
     starts[1 : len(lengths)] = lengths[:-1].cumsum()
     row_lengths[: len(lengths)] = lengths
-    shorter = [*window_lengths(tokens, longest)[1:], 0]
+    shorter = [*window_lengths(tokens, min(needed, longest))[1:], 0]
     bounds = [0, *(np.count_nonzero(lengths > length) for length in shorter)]
     return Windows(starts, row_lengths, np.array(bounds, np.int32))

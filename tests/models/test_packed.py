@@ -290,6 +290,25 @@ def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
         monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.parametrize(("longest", "largest_window"), [(20, 32), (100, 128)])
+def test_jax_compiles_only_the_windows_that_the_rows_need(longest, largest_window, monkeypatch):
+    read = []
+    attend_window = jax_packed.attend_window
+    monkeypatch.setattr(
+        jax_packed,
+        "attend_window",
+        lambda config, own, *given: read.append(len(own)) or attend_window(config, own, *given),
+    )
+    config = replace(BERT_WITH_HEADS, source_max_length=500 + longest)  # no other test has traced this model
+    batch = inputs.random_batch(config, [longest, 20, 9, 5, 1], np.random.default_rng(0))
+    assert isinstance(batch, inputs.EncoderBatch)
+    checkpoint = triglot.initialize(config)
+    model = triglot.build("jax", checkpoint, mode="compiled")
+    results = {"output": model.encode(batch.source, batch.valid, batch.segment_ids)}
+    assert ForwardTruth(checkpoint, batch, "float32").judge(results).verdict == "pass"
+    assert max(read) == largest_window
+
+
 @pytest.mark.parametrize(("length", "is_packed"), [(16, False), (17, True)], ids=str)
 def test_jax_packs_a_batch_without_padding_only_if_its_shape_is_rare(length, is_packed, make_checkpoint, monkeypatch):
     model: Any = triglot.build("jax", make_checkpoint(BERT_WITH_HEADS), mode="compiled")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triglot.shared.inputs.buckets import SMALLEST, bucket, window_lengths, windows_of
+from triglot.shared.inputs.buckets import LONGEST_WINDOW_STEP, SMALLEST, bucket, window_lengths, windows_of
 from triglot.shared.inputs.packing import MOST_ROWS, pack
 
 
@@ -71,7 +71,8 @@ def test_buckets_are_few_and_little_larger(number):
 def test_every_row_fits_into_its_window(lengths, longest):
     lengths = np.array(sorted(lengths, reverse=True))
     size = bucket(int(lengths.sum()))
-    sizes, (starts, padded, bounds) = window_lengths(size, longest), windows_of(lengths, size, longest)
+    starts, padded, bounds = windows_of(lengths, size, longest)
+    sizes = window_lengths(size, longest)[1 - len(bounds) :]
     assert starts[: len(lengths)].tolist() == [0, *lengths.cumsum()[:-1]]
     assert padded.tolist() == [*lengths, *[0] * (size - len(lengths))]
     assert (bounds[0], bounds[-1]) == (0, len(lengths))
@@ -79,3 +80,10 @@ def test_every_row_fits_into_its_window(lengths, longest):
         assert (lengths[first:end] <= window).all()
         assert window <= size
         assert (2 * lengths[first:end] >= window).all() or window == SMALLEST
+    # Each length takes time to compile, so none is much longer than the longest row.
+    assert sizes[0] <= max(LONGEST_WINDOW_STEP * lengths[0], 2 * SMALLEST)
+
+
+def test_programs_of_similar_batches_have_the_same_windows():
+    numbers = {len(windows_of(np.array([length]), 1024, 512).bounds) - 1 for length in range(1, 513)}
+    assert numbers == {2, 6, 10}  # up to 32, 128 and 512 tokens
