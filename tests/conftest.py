@@ -66,7 +66,7 @@ def pytest_addoption(parser):
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
     parser.addoption("--browser", default="", help="the Chromium that opens pages")
     parser.addoption("--real-models", default="", help="the folder of the package with a trained model")
-    parser.addoption("--mutations", default=4_000, type=int, help="damaged checkpoints to read")
+    parser.addoption("--mutations", default=1_500, type=int, help="damaged checkpoints to read")
 
 
 def pytest_configure(config):

@@ -88,7 +88,7 @@ def test_more_processes_until_the_interval_is_narrow_do_not_break_its_promise():
     generator = np.random.default_rng(5)
     inside = []
     for scatter in (0.005, 0.02, 0.05):
-        for _ in range(200):
+        for _ in range(100):
             ours = {number: [float(generator.lognormal(0, scatter))] for number in range(30)}
             count, ratio = 5, statistics.Ratio(1.0, 0.0, float("inf"))
             while count <= 30 and not ratio.is_precise:

@@ -15,9 +15,9 @@ import pytest
 from triglot.shared.errors import CheckpointError
 
 SEEDS = range(4)
-# Every 3rd length, every 61st bit flip and every 5th integer. 61 is odd, so every bit of a byte is flipped in some
+# Every 7th length, every 121st bit flip and every 11th integer. 121 is odd, so every bit of a byte is flipped in some
 # headers.
-STRIDES = {"truncations": 3, "flips": 61, "integers": 5}
+STRIDES = {"truncations": 7, "flips": 121, "integers": 11}
 # Reading allocates a few megabytes at most; a larger file may need the rest of the 64 MB.
 MOST_GROWTH = 8 << 20
 
@@ -35,7 +35,7 @@ def test_damage_anywhere_is_refused_or_harmless(kind, tmp_path):
     report = fuzzing.part_of(kind, tmp_path, stride=STRIDES[kind])
     refused, same = count_outcomes(report["outcomes"])
     size = (tmp_path / "original.npz").stat().st_size
-    assert refused > {"truncations": -(-size // 3) - 1, "flips": size // 10, "integers": 420}[kind]
+    assert refused > {"truncations": -(-size // 7) - 1, "flips": size // 20, "integers": 190}[kind]
     # Time stamps, for example, are never read. A truncated file is never complete.
     assert (same > 0) == (kind != "truncations"), report
     assert report["growth"] < MOST_GROWTH
@@ -111,9 +111,9 @@ def test_numpy_reads_the_same_tensors_from_accepted_files(tmp_path):
     with np.load(tmp_path / "original.npz") as original:
         expected = {name: original[name].tobytes() for name in original.files if name != "manifest.json"}
     source = itertools.chain(
-        itertools.islice(fuzzing.flips(target), 0, None, 101),
-        itertools.islice(fuzzing.integers(target), 0, None, 17),
-        itertools.islice(fuzzing.mutations(target, 99), 400),
+        itertools.islice(fuzzing.flips(target), 0, None, 251),
+        itertools.islice(fuzzing.integers(target), 0, None, 41),
+        itertools.islice(fuzzing.mutations(target, 99), 200),
     )
     for _, content in source:
         path.unlink(missing_ok=True)
@@ -125,4 +125,4 @@ def test_numpy_reads_the_same_tensors_from_accepted_files(tmp_path):
             with path.open("rb") as file, refusals, np.load(file) as theirs:
                 assert {name: theirs[name].tobytes() for name in theirs.files if name != "manifest.json"} == expected
                 accepted += 1
-    assert accepted > 100
+    assert accepted > 40

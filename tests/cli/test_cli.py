@@ -43,8 +43,8 @@ def small(tmp_path):
     return "--inputs", path, "--threads", 1
 
 
-def test_parity_prints_and_writes_the_same_verdict(framework, checkpoint_file, small, tmp_path):
-    target = tmp_path / "report.json"
+def test_parity_prints_and_writes_the_same_verdict(checkpoint_file, small, tmp_path):
+    framework, target = "torch", tmp_path / "report.json"
     arguments = "--framework", framework, "--dtype", "float64", *small
     result = run("parity", checkpoint_file, *arguments, "--json", target)
     assert (result.returncode, complaints(result)) == (0, [])

@@ -83,7 +83,7 @@ def test_jax_leaves_memory_of_a_gpu_to_the_other_workers(tmp_path, monkeypatch):
 def test_a_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp_path):
     grandchild = tmp_path / "pid"
     mishap("paddle", MISHAPS[kind].replace("LOG", repr(str(grandchild))))
-    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], checks=["forward"], threads=1)
     assert report.verdict == "incomplete"
     assert report.exit_code == 2
     (row,) = [row for row in report.rows if row.framework == "paddle"]
@@ -135,7 +135,7 @@ MEMORY = {
 def test_running_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_checkpoint):
     code, reason = MEMORY[kind]
     mishap("torch", code)
-    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], checks=["forward"], threads=1)
     assert report.verdict == "incomplete"
     (row,) = [row for row in report.rows if row.framework == "torch"]
     assert (row.check, row.verdict) == ("worker", "error")
@@ -160,7 +160,7 @@ def test_a_framework_runs_in_another_interpreter(other_python, make_checkpoint, 
     """Even a framework that is not installed in this one."""
     python, mark = other_python
     monkeypatch.setattr(impls, "installed", lambda: ("paddle",))
-    report = triglot.check(make_checkpoint("bert-base-tiny"), pythons={"torch": python}, threads=1)
+    report = triglot.check(make_checkpoint("bert-base-tiny"), checks=["forward"], pythons={"torch": python}, threads=1)
     assert report.verdict == "pass"
     assert report.frameworks == ("torch", "paddle")
     assert mark.read_text() == str(python.parent.parent)
@@ -209,7 +209,7 @@ def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
         checks.masks, "all_masks", lambda valid: {name: ~mask for name, mask in expected(valid).items()}
     )
     mishap("paddle", MISHAPS["killed"])
-    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], threads=1)
+    report = triglot.check(make_checkpoint("bert-base-tiny"), ["torch", "paddle"], checks=["masks"], threads=1)
     assert report.verdict == "diverged"
     assert report.exit_code == 1
 
