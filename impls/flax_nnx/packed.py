@@ -3,7 +3,7 @@
 It is the module of ``transformer.py`` with another attention. Everything else treats every token alike, so it runs as
 it is on packed tokens, (N, D), in place of (B, S, D). ``shared/inputs/packing.py`` says which tokens are where. The
 program of the encoder depends only on N, which is a bucket, and on the number of window lengths
-(``shared/inputs/buckets.py``), so a new batch rarely compiles.
+(``shared/inputs/buckets.py``), so a new batch rarely needs a new program.
 
 Shapes: B batch, S length, N packed tokens, D hidden size; L tokens in a window; H heads, K key size, V value size.
 """
@@ -18,7 +18,7 @@ from flax import nnx
 from jax import Array, lax
 from jax import numpy as jnp
 
-from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, window_lengths, windows_of
+from triglot.shared.inputs.buckets import WINDOW_STEPS, Windows, bucket, lengths_of, windows_of
 from triglot.shared.inputs.packing import Packing, pack
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.probe import Probe
@@ -175,11 +175,10 @@ attend_traced_once = jax.jit(attend, static_argnums=0)
 def for_each_row(config: ModelConfig, windows: Windows, filled: Any, fill_in: Callable[..., Any]) -> Any:
     """Call ``filled = fill_in(row, filled, length)`` for every row, and return ``filled``. ``length``: of its window.
 
-    There is a loop for each window length, with one iteration per row, so one program serves every batch of N tokens
-    whose longest row needs the same windows.
+    There is a loop for each window length, with one iteration for each row that needs it. So one program serves every
+    batch of N tokens whose longest row needs the same windows.
     """
-    number = len(windows.bounds) - 1
-    for i, length in enumerate(window_lengths(len(windows.starts), config.source_max_length)[-number:]):
+    for i, length in enumerate(lengths_of(windows, config.source_max_length)):
         filled = lax.fori_loop(windows.bounds[i], windows.bounds[i + 1], partial(fill_in, length=length), filled)
     return filled
 

@@ -31,6 +31,7 @@ from .transformer import Transformer
 FUSED = {"none": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 LARGE = 2048  # tokens; a smaller batch without padding is not packed
+MANY = 384  # tokens from which MKL multiplies faster than oneDNN, on processors with AVX2 only
 
 # Spare tokens fill a batch up to a multiple of ``STEP``, or above 256 tokens, up to one of ``SIZES`` sizes between one
 # power of two and the next, which adds 1% on average.
@@ -141,23 +142,26 @@ class PlacedGroup:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer and an activation. Its weight is a copy in the blocks that oneDNN's kernels read."""
+    """A linear layer and an activation. It has a copy of the weight in the blocks that oneDNN's kernels read."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
         """weight: (out, in). bias: (out,)."""
         super().__init__()
-        fused = activation if onednn_computes_fast(activation) else "none"
-        self.fused = FUSED[fused]
-        self.activation = None if fused == activation else ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS.get(activation, nn.Identity())
+        self.is_fused = onednn_computes_fast(activation)
+        self.fused = FUSED[activation if self.is_fused else "none"]
         # The kernel that torch.compile uses for frozen weights. None: for any number of tokens.
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        self.weight = weight.detach() if mkl_is_faster_for_many() else None
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (N, out). x: (N, in)."""
+        if self.weight is not None and len(x) >= MANY:
+            return self.activation(functional.linear(x, self.weight, self.bias))
         name, algorithm = self.fused
-        x = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], algorithm)
-        return x if self.activation is None else self.activation(x)
+        x = torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, name, [], algorithm)
+        return x if self.is_fused else self.activation(x)
 
 
 class PackedFeedForward(nn.Module):
@@ -275,6 +279,13 @@ def onednn_computes_fast(activation: str) -> bool:
     """Return whether oneDNN should compute an activation: with AVX2, PyTorch's own GELU is faster."""
     # For 1,024 tokens of MiniLM on an AMD EPYC (Zen 3), a GELU took 3.7 ms in oneDNN, and 0.9 ms in PyTorch.
     return not activation.startswith("gelu") or torch.backends.cpu.get_cpu_capability() != "AVX2"
+
+
+def mkl_is_faster_for_many() -> bool:
+    """Return whether MKL, which PyTorch's own ``linear`` uses, multiplies many tokens faster than oneDNN."""
+    # With AVX2, on two cores of an AMD EPYC (Zen 3), it is 6 to 13% faster from 384 tokens on, and slower below 256.
+    # With AVX-512, oneDNN is faster, at least on an AMD EPYC (Zen 5).
+    return torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def with_spares(x: Tensor) -> Tensor:

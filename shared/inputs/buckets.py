@@ -14,11 +14,13 @@ from triglot.shared.arrays import Array, Int32s
 SMALLEST = 16
 TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5% on average, 12% at most
 WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
-LONGEST_WINDOW_STEP = 4  # a program has windows of up to 32, 128, 512, ... tokens, as its longest row needs
+LONGEST_WINDOW_STEP = (
+    4  # the largest window has 32, 128, 512, ... tokens: the first of these that holds the longest row
+)
 
 
 class Windows(NamedTuple):
-    """Where the rows are among N packed tokens. JAX takes these arrays as an argument.
+    """Where the rows are among N packed tokens. A JAX program takes them as one argument.
 
     ``starts``, ``lengths``: int32 (N,), the start and the length of each row, longest first, then zeros. ``bounds``:
     int32 (C + 1,). There are C window lengths, longest first; windows of length number i read the rows from
@@ -44,11 +46,17 @@ def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
     return tuple(sorted({min(bucket(length, WINDOW_STEPS), tokens) for length in rows}, reverse=True))
 
 
+def lengths_of(windows: Windows, longest: int) -> tuple[int, ...]:
+    """Return the C lengths of ``windows``, longest first: the shortest that a bucket can have."""
+    return window_lengths(len(windows.starts), longest)[1 - len(windows.bounds) :]
+
+
 def windows_of(lengths: Array, tokens: int, longest: int) -> Windows:
     """Return the windows of rows of these lengths, longest first, in a bucket of ``tokens`` tokens.
 
-    ``longest``: what the model can read. Longer windows than the rows need are left out, because each window length
-    takes a fifth to half a second to compile. They are left out in large steps, so that few programs differ.
+    ``longest``: the most tokens in a row that the model can read. Windows much longer than the longest row are left
+    out, because each window length takes time to compile. The largest window grows in large steps, so that a bucket has
+    few programs.
     """
     needed = 2 * SMALLEST
     while needed < lengths[0]:

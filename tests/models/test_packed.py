@@ -4,7 +4,7 @@ import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_args
 
 import numpy as np
@@ -12,10 +12,12 @@ import paddle
 import pytest
 import torch
 from tiny_configs import BERT_WITH_HEADS, VECTORS
+from torch.nn import functional
 
 import triglot
 from triglot.impls.flax_nnx import packed as jax_packed
 from triglot.impls.paddlepaddle import packed as paddle_packed
+from triglot.impls.pytorch import packed as torch_packed
 from triglot.impls.pytorch.packed import PackedLinear, with_spares
 from triglot.parity.outputs import ForwardTruth
 from triglot.shared import inputs
@@ -194,13 +196,35 @@ def test_a_variant_of_an_encoder_passes(framework, make_checkpoint, check_small)
     assert report.verdict == "pass", report.divergences
 
 
-@pytest.mark.parametrize(("instructions", "fused"), [("AVX2", False), ("AVX512", True)])
-def test_onednn_computes_a_gelu_only_where_it_is_fast(instructions, fused, monkeypatch, make_checkpoint, check_small):
+@pytest.mark.parametrize("many", [10**9, 1])
+@pytest.mark.parametrize(("instructions", "is_fused"), [("AVX2", False), ("AVX512", True)])
+def test_pytorch_uses_onednn_only_where_it_is_fast(
+    instructions, is_fused, many, monkeypatch, make_checkpoint, check_small
+):
+    """With AVX2, PyTorch computes a GELU itself, and MKL multiplies many tokens."""
+    linear, multiplied = functional.linear, []
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: instructions)
+    monkeypatch.setattr(torch_packed, "MANY", many)
+    monkeypatch.setattr(functional, "linear", lambda x, *given: multiplied.append(len(x)) or linear(x, *given))
     layers = [PackedLinear(torch.ones(8, 8), None, activation) for activation in ("gelu", "gelu_tanh", "relu")]
-    assert [layer.activation is None for layer in layers] == [fused, fused, True]
+    assert [layer.is_fused for layer in layers] == [is_fused, is_fused, True]
+    x = torch.arange(-8.0, 8.0).view(2, 8) / 8
+    activations = functional.gelu, partial(functional.gelu, approximate="tanh"), torch.relu
+    for layer, activation in zip(layers, activations, strict=True):
+        # The sums are exact. Two kernels of a GELU may differ by a few roundings.
+        torch.testing.assert_close(layer(x), activation(linear(x, torch.ones(8, 8))), rtol=2.0**-20, atol=2.0**-20)
+    assert multiplied == ([2, 2, 2] if instructions == "AVX2" and many == 1 else [])
     report = check_small(make_checkpoint(BERT_WITH_HEADS), "torch", mode="compiled", checks=["forward"])
     assert report.verdict == "pass", report.divergences
+
+
+def test_a_row_never_sees_its_neighbours_in_mkl(monkeypatch, make_checkpoint):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch_packed, "MANY", 1)
+    model = triglot.build("torch", make_checkpoint(BERT_WITH_HEADS), mode="compiled")
+    (ids, valid), (others, _) = ragged(0), ragged(1)
+    others[3] = ids[3]
+    assert np.array_equal(model.encode(ids, valid)[3], model.encode(others, valid)[3])
 
 
 def test_jax_traces_the_attention_once_for_all_layers(monkeypatch):
@@ -268,7 +292,7 @@ def test_an_older_pytorch_is_refused_where_it_lacks_an_option(make_checkpoint, m
 
 
 def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
-    """One program serves all batches of a bucket, whatever the lengths of their rows are."""
+    """One program serves all batches of a bucket whose longest rows need the same windows."""
     from jax import monitoring
 
     model: Any = triglot.build("jax", make_checkpoint(BERT_WITH_HEADS), mode="compiled")
@@ -290,8 +314,8 @@ def test_jax_compiles_nothing_for_a_new_batch_of_similar_size(make_checkpoint):
         monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize(("longest", "largest_window"), [(20, 32), (100, 128)])
-def test_jax_compiles_only_the_windows_that_the_rows_need(longest, largest_window, monkeypatch):
+@pytest.mark.parametrize(("longest", "windows"), [(20, [16, 32]), (100, [16, 32, 48, 64, 96, 128])], ids=str)
+def test_jax_compiles_only_the_windows_that_the_rows_need(longest, windows, monkeypatch):
     read = []
     attend_window = jax_packed.attend_window
     monkeypatch.setattr(
@@ -299,14 +323,14 @@ def test_jax_compiles_only_the_windows_that_the_rows_need(longest, largest_windo
         "attend_window",
         lambda config, own, *given: read.append(len(own)) or attend_window(config, own, *given),
     )
-    config = replace(BERT_WITH_HEADS, source_max_length=500 + longest)  # no other test has traced this model
+    config = replace(BERT_WITH_HEADS, source_max_length=500 + longest)  # traced by no other test, so JAX traces it here
     batch = inputs.random_batch(config, [longest, 20, 9, 5, 1], np.random.default_rng(0))
     assert isinstance(batch, inputs.EncoderBatch)
     checkpoint = triglot.initialize(config)
     model = triglot.build("jax", checkpoint, mode="compiled")
     results = {"output": model.encode(batch.source, batch.valid, batch.segment_ids)}
     assert ForwardTruth(checkpoint, batch, "float32").judge(results).verdict == "pass"
-    assert max(read) == largest_window
+    assert sorted(set(read)) == windows
 
 
 @pytest.mark.parametrize(("length", "is_packed"), [(16, False), (17, True)], ids=str)

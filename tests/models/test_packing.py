@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triglot.shared.inputs.buckets import LONGEST_WINDOW_STEP, SMALLEST, bucket, window_lengths, windows_of
+from triglot.shared.inputs.buckets import LONGEST_WINDOW_STEP, SMALLEST, bucket, lengths_of, windows_of
 from triglot.shared.inputs.packing import MOST_ROWS, pack
 
 
@@ -71,8 +71,8 @@ def test_buckets_are_few_and_little_larger(number):
 def test_every_row_fits_into_its_window(lengths, longest):
     lengths = np.array(sorted(lengths, reverse=True))
     size = bucket(int(lengths.sum()))
-    starts, padded, bounds = windows_of(lengths, size, longest)
-    sizes = window_lengths(size, longest)[1 - len(bounds) :]
+    windows = windows_of(lengths, size, longest)
+    sizes, (starts, padded, bounds) = lengths_of(windows, longest), windows
     assert starts[: len(lengths)].tolist() == [0, *lengths.cumsum()[:-1]]
     assert padded.tolist() == [*lengths, *[0] * (size - len(lengths))]
     assert (bounds[0], bounds[-1]) == (0, len(lengths))
@@ -80,10 +80,12 @@ def test_every_row_fits_into_its_window(lengths, longest):
         assert (lengths[first:end] <= window).all()
         assert window <= size
         assert (2 * lengths[first:end] >= window).all() or window == SMALLEST
-    # Each length takes time to compile, so none is much longer than the longest row.
+    # Each length takes time to compile, so none is over four times as long as the longest row, or 32 tokens.
     assert sizes[0] <= max(LONGEST_WINDOW_STEP * lengths[0], 2 * SMALLEST)
 
 
-def test_programs_of_similar_batches_have_the_same_windows():
-    numbers = {len(windows_of(np.array([length]), 1024, 512).bounds) - 1 for length in range(1, 513)}
-    assert numbers == {2, 6, 10}  # up to 32, 128 and 512 tokens
+def test_the_largest_window_grows_in_large_steps():
+    """So that a bucket has few programs."""
+    lengths = (1, 32, 33, 128, 129, 512)
+    largest = [lengths_of(windows_of(np.array([length]), 1024, 512), 512)[0] for length in lengths]
+    assert largest == [32, 32, 128, 128, 512, 512]

@@ -36,18 +36,23 @@ def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework
 
 
 def test_jax_compiles_nothing_for_gradients_of_a_similar_batch(make_checkpoint):
-    """All batches fall into one bucket, but each needs a different number of windows of each length."""
+    """All batches fall into one bucket, but each needs a different number of windows of each length.
+
+    Only a longest row in another range, of up to 32 or 128 tokens, needs another program.
+    """
     from triglot.impls.flax_nnx import training
 
     model, generator = triglot.build("jax", make_checkpoint("bert-base-tiny"), mode="jit"), np.random.default_rng(0)
     derive: Any = training._derive
     compiled = []
-    for lengths in ([24, 20, 3, 1], [17, 17, 10, 1, 1], [31, 11, 5]):
+    for lengths in ([24, 20, 3, 1], [17, 17, 10, 1, 1], [31, 11, 5], [33, 9, 5], [24, 20, 3, 1]):
         batch = inputs.random_batch(model.config, lengths, generator)
         vectors = generator.standard_normal((*batch.valid.shape, model.config.hidden_size))
         model.loss_and_gradients(inputs.taught(model.config, batch, vectors))
         compiled.append(derive._cache_size())
-    assert 0 < compiled[0] == compiled[1] == compiled[2]
+    first = compiled[0]
+    assert first > 0
+    assert compiled == [first, first, first, first + 1, first + 1]
 
 
 WITHOUT_SPARES = [13, 9, 9, 9, 9, 9, 2, 1, 35]  # 96 tokens; PyTorch adds no spare ones
