@@ -14,9 +14,7 @@ from triglot.shared.arrays import Array, Int32s
 SMALLEST = 16
 TOKEN_STEPS = 8  # buckets between one power of two and the next; above 128 they add 5% on average, 12% at most
 WINDOW_STEPS = 2  # with more, programs take longer to compile; with fewer, attention reads more padding
-LONGEST_WINDOW_STEP = (
-    4  # the largest window has 32, 128, 512, ... tokens: the first of these that holds the longest row
-)
+WINDOW_GROWTH = 4  # the largest window has 32, 128, 512, ... tokens: the first size that holds the longest row
 
 
 class Windows(NamedTuple):
@@ -47,7 +45,7 @@ def window_lengths(tokens: int, longest: int) -> tuple[int, ...]:
 
 
 def lengths_of(windows: Windows, longest: int) -> tuple[int, ...]:
-    """Return the C lengths of ``windows``, longest first: the shortest that a bucket can have."""
+    """Return the C lengths of ``windows``, longest first. ``longest``: as in ``windows_of``."""
     return window_lengths(len(windows.starts), longest)[1 - len(windows.bounds) :]
 
 
@@ -60,7 +58,7 @@ def windows_of(lengths: Array, tokens: int, longest: int) -> Windows:
     """
     needed = 2 * SMALLEST
     while needed < lengths[0]:
-        needed *= LONGEST_WINDOW_STEP
+        needed *= WINDOW_GROWTH
     starts, row_lengths = np.zeros(tokens, np.int32), np.zeros(tokens, np.int32)
     starts[1 : len(lengths)] = lengths[:-1].cumsum()
     row_lengths[: len(lengths)] = lengths

@@ -201,9 +201,10 @@ def test_a_variant_of_an_encoder_passes(framework, make_checkpoint, check_small)
 def test_pytorch_uses_onednn_only_where_it_is_fast(
     instructions, is_fused, many, monkeypatch, make_checkpoint, check_small
 ):
-    """With AVX2, PyTorch computes a GELU itself, and MKL multiplies many tokens."""
+    """With AVX2 but not AVX-512, PyTorch computes a GELU itself, and MKL multiplies many tokens."""
     linear, multiplied = functional.linear, []
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: instructions)
+    monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
     monkeypatch.setattr(torch_packed, "MANY", many)
     monkeypatch.setattr(functional, "linear", lambda x, *given: multiplied.append(len(x)) or linear(x, *given))
     layers = [PackedLinear(torch.ones(8, 8), None, activation) for activation in ("gelu", "gelu_tanh", "relu")]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triglot.shared.inputs.buckets import LONGEST_WINDOW_STEP, SMALLEST, bucket, lengths_of, windows_of
+from triglot.shared.inputs.buckets import SMALLEST, WINDOW_GROWTH, bucket, lengths_of, windows_of
 from triglot.shared.inputs.packing import MOST_ROWS, pack
 
 
@@ -81,7 +81,7 @@ def test_every_row_fits_into_its_window(lengths, longest):
         assert window <= size
         assert (2 * lengths[first:end] >= window).all() or window == SMALLEST
     # Each length takes time to compile, so none is over four times as long as the longest row, or 32 tokens.
-    assert sizes[0] <= max(LONGEST_WINDOW_STEP * lengths[0], 2 * SMALLEST)
+    assert sizes[0] <= max(WINDOW_GROWTH * lengths[0], 2 * SMALLEST)
 
 
 def test_the_largest_window_grows_in_large_steps():

@@ -24,7 +24,7 @@ OTHER_DTYPES = ("bfloat16", "float64", "float16")
 WITHOUT_KERNELS = {("paddle", dtype) for dtype in HALVES}  # on a CPU, only its inference engine has some
 TURNS = (*("torch", "paddle") * 14, "jax")
 COPIES = {"post-norm": POST_NORM, "attention": ATTENTION}
-COPIED = [  # the number format matters for one of them
+COPIED = [  # one of them in all number formats
     ("attention", "float32"),
     *(("post-norm", dtype) for dtype in ("float32", *HALVES)),
 ]
