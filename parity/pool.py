@@ -33,6 +33,10 @@ class Pool(Protocol):
         """
         ...
 
+    def is_empty(self) -> bool:
+        """Return whether every framework has left the pool."""
+        ...
+
     def close(self) -> None:
         """Free what the pool holds."""
         ...
@@ -68,6 +72,10 @@ class LocalPool:
                 yield framework, runner.run(job.kind, weights, job.batch, job.arrays)
             except Exception as error:
                 yield framework, WorkerError.of(error, fatal=False)
+
+    def is_empty(self) -> bool:
+        """See ``Pool.is_empty``."""
+        return not self._runners
 
     def close(self) -> None:
         """See ``Pool.close``."""
@@ -135,6 +143,10 @@ class WorkerPool:
                 yield framework, error
             else:
                 yield framework, self._read(framework)
+
+    def is_empty(self) -> bool:
+        """See ``Pool.is_empty``."""
+        return not self._workers
 
     def close(self) -> None:
         """See ``Pool.close``."""

@@ -83,9 +83,9 @@ class Divergence:
     check: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
-    """Everything that a parity run found.
+    """Everything that a parity run found. ``print(report)`` shows it in a few lines.
 
     ``first_divergence`` maps each framework that diverged to the place. ``amplification`` says for each value how much
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
@@ -107,6 +107,20 @@ class Report:
     lacking: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     originals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: {self.inputs}", f"number format {self.settings}"]
+        for framework in self.frameworks:
+            judged = [row for row in self.rows if row.framework == framework and row.verdict != "error"]
+            if judged:
+                row = worst(judged)
+                share = f"{row.budget_used:,.0%} of its budget" if row.budget_used < math.inf else row.reason
+                lines.append(f"{framework}: {len(judged)} values, the worst {row.name} in {row.check}: {share}")
+        sentences = (*self.divergences, *self.failures, *self.skipped, *self.remarks)
+        return "\n".join([*lines, *sentences, f"verdict: {self.verdict}"])
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.model}: {self.verdict}, {len(self.rows)} rows>"
 
     @property
     def verdict(self) -> Verdict:
@@ -174,6 +188,11 @@ class Report:
         if self.lacking:
             invariants = ", ".join(self.lacking)
             sentences.append(f"invariants that do not hold in the reference, so they were not judged: {invariants}")
+        if any(row.mode == "compiled" and row.check not in (WORKER, ORIGINAL) for row in self.rows):
+            sentences.append(
+                "in mode compiled, only the results of the public methods (api.*, invariants) come from the deployed "
+                "program; other values come from one that can show them (see docs/parity.md)"
+            )
         sentences += self.originals
         if self.unchecked:
             sentences.append(f"not checked: {', '.join(self.unchecked)} (see --check)")

@@ -22,6 +22,7 @@ from rich.table import Column, Table
 OnProgress = Callable[[float, int, str], None]  # steps or bytes done, and in total; name of the current step
 
 LINE_SECONDS = 5.0  # between two lines of progress
+STARTING_SECONDS = 60.0  # frameworks start and compile, so no time left is shown before a tenth of the work is done
 _PIPE_WIDTH = 200  # columns; a pipe has no width of its own, and nothing should be cut
 
 
@@ -98,8 +99,11 @@ def _progress_lines(title: str) -> OnProgress:
         if now - last < LINE_SECONDS:
             return
         last = now
-        minutes, seconds = divmod(round((now - begin) * (total - done) / done), 60) if done else (0, 0)
-        left = f", about {minutes}:{seconds:02} left" if done else ""
+        starting = done < total / 10 and now - begin < STARTING_SECONDS
+        left = ""
+        if 0 < done < total and not starting:
+            minutes, seconds = divmod(round((now - begin) * (total - done) / done), 60)
+            left = f", about {minutes}:{seconds:02} left"
         sys.stderr.write(f"{title}: {done:.0f} of {total} done{left}: {name}\n")
         sys.stderr.flush()
 

@@ -152,7 +152,7 @@ def check_writable(path: Path) -> None:
     """Check, before any work is done, that a file can be written to ``path``.
 
     Raises:
-        OutputError: ``path`` is a folder or read-only, or its folder does not exist or is not writable.
+        OutputError: ``path`` is a folder or read-only, or its folder does not exist or accepts no new file.
     """
     if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder; name a file")
@@ -160,14 +160,15 @@ def check_writable(path: Path) -> None:
         return  # a pipe or a device is written in place, so its folder does not matter
     if os.path.exists(path) and not os.stat(path).st_mode & 0o222:  # a rename would replace it anyway
         raise OutputError(f"cannot write {path}: it is read-only; change its permissions, or choose another file")
-    _check_parent(path)
+    # Writing replaces the file, not a link to it.
+    _check_parent(Path(os.path.realpath(path)) if os.path.islink(path) else path)
 
 
 def check_folder(path: Path) -> None:
     """Check that a folder can be created at ``path``. An empty folder may be replaced.
 
     Raises:
-        OutputError: ``path`` already exists, or its parent does not exist or is not writable.
+        OutputError: ``path`` already exists, or its parent does not exist or accepts no new file.
     """
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)):
         raise OutputError(f"cannot write {path}: it already exists; remove it, or choose another folder")
@@ -191,6 +192,13 @@ def _check_parent(path: Path) -> None:
         )
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:  # /proc, for example, refuses new files
+        raise OutputError(
+            f"cannot write {path}: no file can be created in the folder {path.parent} ({error.strerror}); choose "
+            "another folder"
+        ) from error
 
 
 def sync(*paths: Path) -> None:

@@ -10,7 +10,7 @@ from triglot.parity.originals import Original
 from triglot.parity.report import Report
 from triglot.shared import checkpoint as checkpoints
 from triglot.shared.checkpoint import Checkpoint, Verify
-from triglot.shared.errors import ConfigError, FrameworkError, InputError
+from triglot.shared.errors import ConfigError, FrameworkError, InputError, ModelNotFoundError
 from triglot.shared.inputs import Batch
 from triglot.shared.inputs import encoder_batch as batch
 from triglot.shared.model import recipes as configurations
@@ -53,8 +53,16 @@ def initialize(recipe_or_config: str | ModelConfig, seed: int = 0) -> Checkpoint
 
 
 def load(path: str | Path, verify: Verify = "touched") -> Checkpoint:
-    """Open a neutral checkpoint; see ``shared.checkpoint.load``."""
-    return checkpoints.load(arguments.path("path", path), verify)
+    """Open a neutral checkpoint; see ``shared.checkpoint.load``.
+
+    Raises:
+        ModelNotFoundError: ``path`` does not exist.
+        CheckpointError: it is not a checkpoint, or damaged.
+    """
+    path = Path(arguments.path("path", path))
+    if str(path) in recipes() and not path.exists():
+        raise ModelNotFoundError(f"{path} is a recipe; expected a checkpoint (.npz); call triglot.port({str(path)!r})")
+    return checkpoints.load(path, verify)
 
 
 def save(checkpoint: Checkpoint, path: str | Path, *, shard_size: int | str | None = None) -> None:

@@ -17,6 +17,7 @@ from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
 from triglot.shared.model.initializers import initialize
+from triglot.shared.porting.dialects.sentence_transformers import THE_HEAD
 from triglot.verification import read_by_example
 
 # Recipes with trained weights, and the packages that contain them.
@@ -139,7 +140,7 @@ def resolve(
             raise ModelNotFoundError(f"{model} does not exist; give an existing file, or a recipe") from error
         raise ModelNotFoundError(
             f"{model!r} is neither a recipe nor an existing path; {suggestion(model, list(recipes.recipes()))}give a "
-            f"checkpoint, a model folder, or one of the recipes {', '.join(recipes.recipes())}"
+            "checkpoint, a model folder, or a recipe (run triglot recipes for a list)"
         ) from error
 
 
@@ -147,6 +148,9 @@ def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Coll
     if name in TRAINED:
         folder = _trained_weights(name)
         checkpoint = porting.read(folder, "huggingface", config, heads)
+        if heads is None:
+            reason = f"the recipe does not have it; port {folder} to get it"
+            checkpoint = replace(checkpoint, left_out={**checkpoint.left_out, THE_HEAD: reason})
         return Source(name, checkpoint, _tokenizer(folder), "huggingface", path=folder)
     final = recipes.configured(recipes.recipe(name).to_dict(), config)
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
@@ -179,9 +183,9 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
         return porting.with_heads(checkpoint, [EMBEDDING])
     if pooling is None:
         raise InputError(
-            "the model has no sentence embedding; expected a folder of sentence-transformers, or a checkpoint made "
-            "from such a folder (a checkpoint made from the recipe minilm holds only the encoder); to pool the vectors "
-            "of another encoder, without normalising them, set pooling (--pooling mean)"
+            "the model has no sentence embedding; expected a folder of sentence-transformers, a checkpoint ported from "
+            f"one, or the name {' or '.join(TRAINED)} itself (the recipe, when ported, has no such head); to pool the "
+            "vectors of another encoder, without normalising them, set pooling (--pooling mean)"
         )
     encoder = porting.with_heads(checkpoint, [])
     fields: dict[str, Any] = {"heads_on_top": (EMBEDDING,), "sentence_pooling": pooling}

@@ -171,7 +171,7 @@ def test_progress_lines_are_seconds_apart(monkeypatch, capsys):
             update(second / 10, 10, f"step {second}")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 19
-    assert lines[0] == "work: 0 of 10 done, about 1:35 left: step 5"
+    assert lines[:2] == ["work: 0 of 10 done: step 5", "work: 1 of 10 done, about 1:30 left: step 10"]
 
 
 def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeypatch):

@@ -4,6 +4,8 @@ import errno
 import os
 import re
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ def way(request, monkeypatch):
     """Unfinished files have no name on Linux, and a hidden name elsewhere."""
     if request.param == "named":
         monkeypatch.delattr(os, "O_TMPFILE")
+        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
     return request.param
 
 
@@ -161,6 +164,15 @@ def test_check_writable_does_not_change_a_good_target(tmp_path):
     assert os.listdir(tmp_path) == ["old"]
 
 
+def test_check_writable_follows_a_link(tmp_path):
+    """The file that a link names is replaced, so its folder counts, and not that of the link."""
+    (tmp_path / "to_proc").symlink_to("/proc/report.json")
+    with pytest.raises(OutputError, match="no file can be created in the folder /proc"):
+        files.check_writable(tmp_path / "to_proc")
+    with (tmp_path / "open").open("wb") as file:
+        files.check_writable(Path(f"/proc/self/fd/{file.fileno()}"))
+
+
 def test_check_writable_refuses_impossible_targets(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     closed = tmp_path / "closed"
@@ -174,6 +186,7 @@ def test_check_writable_refuses_impossible_targets(tmp_path, monkeypatch):
         (tmp_path / ("n" * 300), "its name has 300 bytes, expected at most 255"),
         (tmp_path / "\udcff\ud800", "no file can have that name"),
         (closed / "file", "the folder .*closed is not writable"),
+        (Path("/proc/report.json"), "no file can be created in the folder /proc"),
     ):
         with pytest.raises(OutputError, match=f"^cannot write .*: .*{problem}"):
             files.check_writable(target)

@@ -165,7 +165,9 @@ def test_tensors_that_the_configuration_does_not_have(workplace, make_checkpoint
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "no/such/model", "n" * 300])
 def test_a_model_that_does_not_exist(name, what, workplace, command):
     with unchanged(workplace):
-        assert_refused(command(what, name), f"'{name}'.*neither a recipe nor an existing path.*translation, prenorm")
+        assert_refused(
+            command(what, name), f"'{name}'.*neither a recipe nor an existing path.*run triglot recipes for a list"
+        )
 
 
 def test_a_misspelt_name_gets_a_suggestion(command, workplace):

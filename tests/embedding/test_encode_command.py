@@ -224,14 +224,16 @@ def test_ctrl_c(sentence_folder, texts, workplace):
 
 REFUSED = {
     "a field of a text file": (("texts.txt", "out.npy", "--field", "body"), r"--field body is for a \.jsonl file"),
-    "existing": (("texts.txt", "texts.txt"), "cannot write texts.txt.*also an input"),
+    "existing": (("old.npy", "old.npy"), "cannot write old.npy.*also an input"),
     "unfinished vectors": (("out.npy.part", "out.npy"), "cannot write out.npy.part.*also an input"),
     "unfinished record": (
         ("out.npy.part.json", "out.npy", "--resume"),
         "cannot write out.npy.part.json.*also an input",
     ),
-    "long name": (("texts.txt", "x" * 246), "its name has 256 bytes, expected at most 255; shorten it"),
+    "long name": (("texts.txt", "x" * 242 + ".npy"), "its name has 256 bytes, expected at most 255; shorten it"),
     "existing vectors": (("texts.txt", "old.npy"), "old.npy already exists; remove it, or choose another"),
+    "standard output": (("texts.txt", "-"), r"cannot write -: expected a name that ends in \.npy"),
+    "a folder": (("texts.txt", "."), r"cannot write \.: expected a name that ends in \.npy"),
     "no texts": (("none.txt", "out.npy"), "none.txt is not a file"),
     "not UTF-8": (("bad.txt", "out.npy"), "line 1 of bad.txt is not UTF-8"),
     "prompt": (("texts.txt", "out.npy", "--prompt", "x"), "prompt is 'x'; expected one of 'query', 'passage'"),

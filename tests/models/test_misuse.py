@@ -34,6 +34,11 @@ def refused(error, message):
         (lambda: untyped.save({}, "a.npz"), triglot.CheckpointError, f"checkpoint is a dict; {CHECKPOINT}"),
         (lambda: untyped.load(None), triglot.InputError, "path is a NoneType; expected a path"),
         (lambda: untyped.load(""), triglot.InputError, "path is empty; expected a path"),
+        (
+            lambda: triglot.load("minilm"),
+            triglot.ModelNotFoundError,
+            "minilm is a recipe; expected a checkpoint (.npz); call triglot.port('minilm')",
+        ),
         (lambda: untyped.port(5), triglot.InputError, "source is a int; expected a path"),
         (lambda: untyped.port("minilm", 5), triglot.InputError, "target is a int; expected a path"),
         (lambda: untyped.initialize(None), triglot.ConfigError, "configuration: missing field activation"),

@@ -224,6 +224,13 @@ def test_the_command_shows_progress_where_there_is_no_terminal(command, monkeypa
     assert command("parity", "bert-base-tiny", *options, "--quiet") == (0, "", "")
 
 
+def test_a_full_disk_does_not_hide_the_verdict(command):
+    code, out, err = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", "--json=/dev/full")
+    assert code == 2
+    assert out.endswith("verdict: pass\n")
+    assert err.startswith("triglot: cannot write /dev/full: No space left on device")
+
+
 @pytest.mark.parametrize(("dtype", "shown"), [("bfloat16", True), ("float32", False)])
 def test_a_verdict_in_16_bits_lists_what_it_cannot_show(dtype, shown, command):
     code, out, _ = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", f"--dtype={dtype}")

@@ -130,6 +130,27 @@ def test_the_same_failure_in_several_checks_is_one_sentence():
     assert report([*failed, died]).failures == sentences
 
 
+def test_a_report_is_printed_in_a_few_lines():
+    died = row(framework="jax", check="worker", verdict="error", budget=None, reason="gone")
+    printed = report([row(verdict="diverged", error=3e-6), row("b"), died], ["torch", "jax"])
+    assert str(printed).splitlines() == [
+        "m: i",
+        "number format float32, mode eager",
+        f"torch: 2 values, the worst {NAME} in local: 300% of its budget",
+        "jax gave no results: gone",
+        "verdict: diverged",
+    ]
+    assert repr(printed) == "<Report of m: diverged, 3 rows>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_remark"),
+    [({}, False), ({"mode": "compiled"}, True), ({"mode": "compiled", "check": "worker"}, False)],
+)
+def test_a_report_in_mode_compiled_says_which_program_its_values_come_from(changes, has_remark):
+    assert ("come from the deployed program" in str(report([row(**changes)]))) == has_remark
+
+
 def test_report_is_valid_json_with_the_contracted_fields():
     found = replace(
         report([row(error=None, reason="NaN")]), first_divergence={"torch": Divergence("a", "local", "local")}

@@ -113,6 +113,23 @@ def test_an_import_failure_names_the_exception(mishap, make_checkpoint):
     assert report.rows[0].reason == "ImportError: libjax.so: cannot open shared object file"
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_run_without_any_framework_left_ends(isolate, make_checkpoint):
+    """Computing the truth for nobody would take long."""
+    left: list[int] = []
+    report = triglot.check(
+        make_checkpoint("bert-base-tiny"),
+        ["paddle"],
+        dtype="float16",
+        isolate=isolate,
+        threads=1,
+        progress=lambda done, total, _: left.append(total - done),
+    )
+    assert report.verdict == "error"
+    assert len(left) == 2
+    assert left[-1] == 0
+
+
 def test_output_of_a_library_is_not_an_answer(mishap, make_checkpoint):
     """Answers have their own channel, and standard output inside the worker goes to its log."""
     mishap("torch", "print('{\"error\": \"not an answer\"}'); raise ValueError('the real reason')")

@@ -10,9 +10,10 @@ import pytest
 from checkpoint_files import assert_same_tensors
 from safetensors.numpy import load_file
 
+import triglot
 from triglot import models, port
 from triglot.shared import checkpoint
-from triglot.shared.errors import FrameworkError, ModelNotFoundError, PortingError
+from triglot.shared.errors import FrameworkError, InputError, ModelNotFoundError, PortingError
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.model.initializers import initialize
 from triglot.shared.model.recipes import recipe
@@ -61,6 +62,18 @@ def test_minilm_brings_its_trained_weights_and_tokenizer():
     np.testing.assert_array_equal(corrected.tensors[name], trained.T)
 
 
+def test_the_recipe_minilm_names_the_folder_with_its_sentence_embedding(tmp_path):
+    encoder, folder = port("minilm"), models.resolve("minilm").path
+    assert folder is not None
+    assert encoder.left_out["the head sentence_embedding"].endswith(f"port {folder} to get it")
+    assert "the head sentence_embedding" not in port("minilm", heads=()).left_out
+    with pytest.raises(PortingError, match=f"without the head sentence_embedding; .*port {re.escape(str(folder))}"):
+        port(encoder, tmp_path / "folder", target_dialect="sentence-transformers")
+    with pytest.raises(InputError, match=r"no sentence embedding; .*or the name minilm itself"):
+        triglot.Embedder(encoder)
+    assert port(folder).config.heads_on_top == (*encoder.config.heads_on_top, "sentence_embedding")
+
+
 def test_trained_weights_that_are_not_installed_are_refused(monkeypatch):
     monkeypatch.setitem(models.TRAINED, "minilm", "not_installed")
     with pytest.raises(FrameworkError, match=r"package not-installed, which is not installed; install triglot\[text\]"):
@@ -68,8 +81,8 @@ def test_trained_weights_that_are_not_installed_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "", "a\0b"])
-def test_an_unknown_name_is_refused_with_the_recipes(name):
-    problem = f"^{re.escape(repr(name))} is neither a recipe nor an existing path; .*recipes translation, prenorm"
+def test_an_unknown_name_is_refused(name):
+    problem = f"^{re.escape(repr(name))} is neither a recipe nor an existing path; .*give a checkpoint, a model folder"
     with pytest.raises(ModelNotFoundError, match=problem):
         models.resolve(name)
 

@@ -14,7 +14,7 @@ from triglot.commands.options import CPU, FLOAT32, Device, Dtype, Framework, Jso
 from triglot.commands.output import check_apart, check_not_input, check_output, show, shows_tables, write_json
 from triglot.embedder import BATCH_TOKENS, Embedder
 from triglot.shared.environment import limit_threads
-from triglot.shared.errors import InputError, SlowWarning
+from triglot.shared.errors import InputError, OutputError, SlowWarning
 from triglot.shared.model.config import SentencePooling
 from triglot.texts import count_lines, is_jsonl, read_texts
 from triglot.vector_file import SCHEMA, VectorFile, unfinished
@@ -63,6 +63,8 @@ def encode(
     from triglot import tables  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
+    if target.suffix != ".npy":
+        raise OutputError(f"cannot write {target}: expected a name that ends in .npy, such as vectors.npy")
     check_output(json_file, model, texts, tokenizer)
     check_apart(target, *unfinished(target), json_file)
     check_not_input(target, model, texts, tokenizer)

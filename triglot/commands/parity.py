@@ -112,13 +112,15 @@ def parity(
         )
     if no_original:
         report = replace(report, originals=(*report.originals, no_original))
-    write_json(json_file, report.to_dict())
-    if html:
-        page.write_page(report, html, shlex.join(["triglot", *sys.argv[1:]]))
     # Without any result there is nothing to show but the reasons.
     tables_shown = shows_tables(json_file, quiet=quiet) and report.verdict != "error"
-    if tables_shown:
-        show(tables.print_parity, report)
+    try:
+        write_json(json_file, report.to_dict())
+        if html:
+            page.write_page(report, html, shlex.join(["triglot", *sys.argv[1:]]))
+    finally:  # a full disk should not hide the verdict
+        if tables_shown:
+            show(tables.print_parity, report)
     if report.exit_code == 2 or (report.exit_code and not tables_shown):
         print(f"triglot: {tables.parity_summary(report)}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(report.exit_code)

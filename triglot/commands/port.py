@@ -38,7 +38,7 @@ def port(
     source: ModelArgument,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="File or new folder to write."),
+        typer.Argument(metavar="TARGET", help="File to write (replaced if it exists), or folder to create."),
     ],
     source_dialect: DialectOption = None,
     target_dialect: Annotated[Dialect, typer.Option(help="Dialect of TARGET.")] = NEUTRAL,
