@@ -162,6 +162,8 @@ def _windows(texts: Iterable[str], prompt: str) -> Iterator[list[str]]:
     """
     if isinstance(texts, str):
         raise InputError(f"texts is a single text, {texts!r:.80}; expected a list of texts")
+    if not isinstance(texts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"texts is {texts!r:.80}; expected a list of texts")
     numbered = enumerate(texts)
     window = [_checked(number, text, prompt) for number, text in islice(numbered, WINDOW)]
     yield window

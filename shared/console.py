@@ -104,7 +104,7 @@ def _progress_lines(title: str) -> OnProgress:
         if 0 < done < total and not starting:
             minutes, seconds = divmod(round((now - begin) * (total - done) / done), 60)
             left = f", about {minutes}:{seconds:02} left"
-        sys.stderr.write(f"{title}: {done:.0f} of {total} done{left}: {name}\n")
+        sys.stderr.write(f"{title}: {int(done)} of {total} done{left}: {name}\n")
         sys.stderr.flush()
 
     return update

@@ -147,11 +147,13 @@ def resolve(
 def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Collection[str] | None) -> Source:
     if name in TRAINED:
         folder = _trained_weights(name)
-        checkpoint = porting.read(folder, "huggingface", config, heads)
+        dialect = "sentence-transformers" if EMBEDDING in (heads or ()) else "huggingface"
+        checkpoint = porting.read(folder, dialect, config, heads)
         if heads is None:
-            reason = f"the recipe does not have it; port {folder} to get it"
+            every = ",".join((*checkpoint.config.heads_on_top, EMBEDDING))
+            reason = f"the recipe is an encoder; to keep this head too, name it (--heads {every}, or heads=)"
             checkpoint = replace(checkpoint, left_out={**checkpoint.left_out, THE_HEAD: reason})
-        return Source(name, checkpoint, _tokenizer(folder), "huggingface", path=folder)
+        return Source(name, checkpoint, _tokenizer(folder), dialect, path=folder)
     final = recipes.configured(recipes.recipe(name).to_dict(), config)
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
 
@@ -184,8 +186,9 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
     if pooling is None:
         raise InputError(
             "the model has no sentence embedding; expected a folder of sentence-transformers, a checkpoint ported from "
-            f"one, or the name {' or '.join(TRAINED)} itself (the recipe, when ported, has no such head); to pool the "
-            "vectors of another encoder, without normalising them, set pooling (--pooling mean)"
+            f"one, or the name {' or '.join(TRAINED)} itself (triglot port keeps its sentence embedding only with "
+            f"--heads {EMBEDDING}); to pool the vectors of another encoder, without normalising them, set pooling "
+            "(--pooling mean)"
         )
     encoder = porting.with_heads(checkpoint, [])
     fields: dict[str, Any] = {"heads_on_top": (EMBEDDING,), "sentence_pooling": pooling}

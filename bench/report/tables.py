@@ -130,11 +130,11 @@ def _what_quick_left_out(table: Table) -> str:
     timed = {row.result.case.arm for row in table.rows}
     able = [name for name, arm in ARMS.items() if arm.builder_of(table.cell.workload)]
     if left_out := [name for name in able if name not in timed]:
-        arms = f" {len(left_out)} arms ({', '.join(left_out)});"
+        arms = f" Not timed: {len(left_out)} arms ({', '.join(left_out)})."
     else:
         arms = ""
     return (
-        f"A quick look, with wide intervals. Left out:{arms} further processes of each arm, so the intervals do not "
+        f"A quick look, with wide intervals.{arms} Left out: further processes of each arm, so the intervals do not "
         "cover how much two processes differ; the twin, so the noise floor is not known; the roofline. "
         "A cold start may include what PyTorch's compiler learns once on a machine."
     )

@@ -45,6 +45,8 @@ def selected_checks(chosen: Sequence[str] | None, config: ModelConfig, dtype: st
     possible = [kind for kind in CHECKS if not _reason(kind, config, dtype, mode)]
     if chosen is None:
         return tuple(kind for kind in possible if kind not in CHECKS_ON_DEMAND)
+    if isinstance(chosen, str):
+        raise ConfigError(f"checks is {chosen!r}; expected a list of names")
     if not chosen:
         raise ConfigError(f"checks is empty; name some of {', '.join(CHECKS)}, or pass None for all")
     for kind in chosen:

@@ -54,7 +54,7 @@ def source_valid_mask(name: str, value: Any, shape: tuple[int, ...]) -> Bools:
 def source_tokens(config: ModelConfig, name: str, value: Any) -> Array:
     """Check the source: token ids (B, S), or vectors (B, S, D) for a model without a vocabulary."""
     source = as_array(name, value)
-    if source.ndim >= 2 and 0 in source.shape:
+    if not source.size:
         raise InputError(f"the batch is empty, shape {source.shape}; give at least one row with one token")
     if config.source_vocabulary:
         if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):

@@ -174,13 +174,21 @@ def test_progress_lines_are_seconds_apart(monkeypatch, capsys):
     assert lines[:2] == ["work: 0 of 10 done: step 5", "work: 1 of 10 done, about 1:30 left: step 10"]
 
 
+def test_a_full_disk_does_not_hide_what_was_measured(command, faked):
+    options = ("--quick", "--arm", "fake-a", "--batch", "2", "--length", "8", "--json", "/dev/full")
+    code, out, err = command("bench", "bert-base-tiny", *options)
+    assert code == 2
+    assert "fake-a" in out
+    assert err.startswith("triglot: cannot write /dev/full: No space left on device")
+
+
 def test_a_quick_look_says_what_it_leaves_out(workplace, command, faked, monkeypatch):
     monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("no roofline is needed"))
     options = ("--quick", "--arm", "fake-a", "--arm", "fake-b", "--batch", "2", "--length", "8")
     code, out, err = command("bench", "bert-base-tiny", *options, "--json", "bench.json", "--markdown", "bench.md")
     assert (code, err) == (0, "")
     for text in (out, Path("bench.md").read_text()):
-        assert re.search(r"A quick look.*Left out: \d+ arms \(triglot-torch-eager, .*the twin.*the roofline", text)
+        assert re.search(r"A quick look.*Not timed: \d+ arms \(triglot-torch-eager, .*the twin.*the roofline", text)
     content = json.loads(Path("bench.json").read_text())
     assert content["environment"]["settings"]["quick"]
     assert [len(case["round_lengths"]) for case in content["cases"]] == [8, 8], "no twin, and no more rounds"

@@ -142,6 +142,7 @@ def test_a_file_that_is_not_a_tokenizer(sentence_folder):
 
 
 TEXT_ERRORS = {
+    "no texts": (None, None, "texts is None; expected a list of texts"),
     "a single text": ("one", None, "texts is a single text, 'one'; expected a list"),
     "a number": (["a", 2], None, "text 1 is a int; expected a str"),
     "half a character": (["a", "\ud83d"], None, "text 1 is not Unicode.*surrogates"),

@@ -73,6 +73,7 @@ def test_arguments_of_wrong_types_are_refused(call, error, message):
         ({"time_limit": "5"}, triglot.ConfigError, "time_limit is '5'; expected a number of seconds, 1 or more"),
         ({"batches": [np.zeros((1, 2))]}, triglot.InputError, "batches is not a list of batches"),
         ({"frameworks": []}, triglot.FrameworkError, "frameworks is empty; name one"),
+        ({"checks": "masks"}, triglot.ConfigError, "checks is 'masks'; expected a list of names"),
         ({"frameworks": "torch"}, triglot.FrameworkError, "frameworks is 'torch'; expected a list of names"),
     ],
 )

@@ -62,13 +62,17 @@ def test_minilm_brings_its_trained_weights_and_tokenizer():
     np.testing.assert_array_equal(corrected.tensors[name], trained.T)
 
 
-def test_the_recipe_minilm_names_the_folder_with_its_sentence_embedding(tmp_path):
+def test_the_recipe_minilm_keeps_its_sentence_embedding_if_it_is_named(tmp_path):
     encoder, folder = port("minilm"), models.resolve("minilm").path
     assert folder is not None
-    assert encoder.left_out["the head sentence_embedding"].endswith(f"port {folder} to get it")
+    assert "--heads pooler,sentence_embedding" in encoder.left_out["the head sentence_embedding"]
     assert "the head sentence_embedding" not in port("minilm", heads=()).left_out
-    with pytest.raises(PortingError, match=f"without the head sentence_embedding; .*port {re.escape(str(folder))}"):
+    with pytest.raises(PortingError, match=r"without the head sentence_embedding; .*--heads pooler,sentence_embedding"):
         port(encoder, tmp_path / "folder", target_dialect="sentence-transformers")
+    port("minilm", tmp_path / "folder", target_dialect="sentence-transformers", heads=["sentence_embedding"])
+    texts = ["a text", "another, longer text"]
+    expected = triglot.Embedder("minilm").encode(texts)
+    np.testing.assert_array_equal(triglot.Embedder(tmp_path / "folder").encode(texts), expected)
     with pytest.raises(InputError, match=r"no sentence embedding; .*or the name minilm itself"):
         triglot.Embedder(encoder)
     assert port(folder).config.heads_on_top == (*encoder.config.heads_on_top, "sentence_embedding")

@@ -27,7 +27,7 @@ from triglot.commands.options import (
 )
 from triglot.commands.output import PRINTED, check_apart, check_file, check_output, shows_tables, write_json
 from triglot.commands.output import show as show_on_screen
-from triglot.shared.errors import BenchError
+from triglot.shared.errors import BenchError, OutputError
 
 if TYPE_CHECKING:  # at run time these would slow down every command
     from triglot.bench.report.comparison import Changes
@@ -128,8 +128,7 @@ def bench(
         _check_only_shown(context)
         report = document.read(show)
         changes = comparison.compare(old, report) if old is not None else comparison.Changes()
-        _write(report, changes, markdown, html)
-        _finish(report, changes, is_shown=not quiet)
+        _finish(report, changes, None, markdown, html, is_shown=not quiet)
     if not model:
         raise BenchError("MODEL is missing; name a recipe, a checkpoint or a model folder, or --show a report")
     orders = order or [ARRIVAL if workload == EMBED else PADDED]
@@ -185,10 +184,8 @@ def bench(
 
     benched = [BenchedModel(source.name, source.checkpoint, source.tokenizer, source.path) for source in sources]
     report = _measure(benched, cells, names, settings, json_file, earlier, quiet=quiet)
-    write_json(json_file, document.to_json(report))
     changes = comparison.compare(old, report) if old is not None else comparison.Changes()
-    _write(report, changes, markdown, html)
-    _finish(report, changes, is_shown=shows_tables(json_file, quiet=quiet))
+    _finish(report, changes, json_file, markdown, html, is_shown=shows_tables(json_file, quiet=quiet))
 
 
 def _measure(
@@ -201,7 +198,7 @@ def _measure(
     *,
     quiet: bool,
 ) -> "Report":
-    """Run the sweep. If Ctrl-C ends it, print the tables so far."""
+    """Run the sweep. If Ctrl-C or a full disk ends it, print the tables so far."""
     from triglot.bench.run.sweep import Sweep  # noqa: PLC0415
     from triglot.shared.console import progress  # noqa: PLC0415
 
@@ -223,7 +220,7 @@ def _measure(
                 earlier=earlier,
             )
             return sweep.run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutputError):
         if sweep is not None and shows_tables(json_file, quiet=quiet) and (report := sweep.report()).has_times:
             _print_tables(report)
         raise
@@ -238,11 +235,14 @@ def _print_tables(report: "Report", changes: "Changes | None" = None) -> None:
         show_on_screen(tables.print_changes, changes)
 
 
-def _write(report: "Report", changes: "Changes", markdown: Path | None, html: Path | None) -> None:
-    """Write the tables as Markdown and as a page, if those were asked for."""
-    from triglot.bench.report import page, tables  # noqa: PLC0415
+def _write(
+    report: "Report", changes: "Changes", json_file: Path | None, markdown: Path | None, html: Path | None
+) -> None:
+    """Write the report as JSON, and its tables as Markdown and as a page: those that were asked for."""
+    from triglot.bench.report import document, page, tables  # noqa: PLC0415
     from triglot.shared import files  # noqa: PLC0415
 
+    write_json(json_file, document.to_json(report))
     if markdown is not None:
         with files.writing(markdown) as target:
             target.write(tables.markdown(report, changes).encode())
@@ -250,10 +250,21 @@ def _write(report: "Report", changes: "Changes", markdown: Path | None, html: Pa
         page.write_page(report, html, changes)
 
 
-def _finish(report: "Report", changes: "Changes", *, is_shown: bool) -> NoReturn:
-    """Print the tables if they are to be shown, and end the command."""
-    if is_shown:
-        _print_tables(report, changes)
+def _finish(
+    report: "Report",
+    changes: "Changes",
+    json_file: Path | None,
+    markdown: Path | None,
+    html: Path | None,
+    *,
+    is_shown: bool,
+) -> NoReturn:
+    """Write the files, print the tables if they are to be shown, and end the command."""
+    try:
+        _write(report, changes, json_file, markdown, html)
+    finally:  # a full disk should not hide what was measured
+        if is_shown:
+            _print_tables(report, changes)
     raise typer.Exit(_exit_code(report, changes, explain=not is_shown))
 
 
