@@ -193,7 +193,10 @@ def _check_parent(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
     try:
-        tempfile.TemporaryFile(dir=path.parent).close()
+        file, hidden = _draft(path.absolute())  # "." has no name
+        file.close()
+        if hidden is not None:
+            hidden.unlink()
     except OSError as error:  # /proc, for example, refuses new files
         raise OutputError(
             f"cannot write {path}: no file can be created in the folder {path.parent} ({error.strerror}); choose "

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ def way(request, monkeypatch):
     """Unfinished files have no name on Linux, and a hidden name elsewhere."""
     if request.param == "named":
         monkeypatch.delattr(os, "O_TMPFILE")
-        monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
     return request.param
 
 
