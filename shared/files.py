@@ -193,7 +193,7 @@ def _check_parent(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"cannot write {path}: the folder {path.parent} is not writable; choose another one")
     try:
-        file, hidden = _draft(path.absolute())  # "." has no name
+        file, hidden = _draft(path.absolute())  # a path such as "." has no name to derive a draft's from
         file.close()
         if hidden is not None:
             hidden.unlink()

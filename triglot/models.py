@@ -17,7 +17,7 @@ from triglot.shared.inputs import Batch, random_batches, read_batch
 from triglot.shared.inputs.text import text_batches
 from triglot.shared.model import recipes
 from triglot.shared.model.initializers import initialize
-from triglot.shared.porting.dialects.sentence_transformers import THE_HEAD
+from triglot.shared.porting.dialects.sentence_transformers import HEAD_IN_WORDS
 from triglot.verification import read_by_example
 
 # Recipes with trained weights, and the packages that contain them.
@@ -152,7 +152,7 @@ def _of_recipe(name: str, seed: int, config: recipes.ConfigOverride, heads: Coll
         if heads is None:
             every = ",".join((*checkpoint.config.heads_on_top, EMBEDDING))
             reason = f"the recipe is an encoder; to keep this head too, name it (--heads {every}, or heads=)"
-            checkpoint = replace(checkpoint, left_out={**checkpoint.left_out, THE_HEAD: reason})
+            checkpoint = replace(checkpoint, left_out={**checkpoint.left_out, HEAD_IN_WORDS: reason})
         return Source(name, checkpoint, _tokenizer(folder), dialect, path=folder)
     final = recipes.configured(recipes.recipe(name).to_dict(), config)
     return Source(name, porting.with_heads(Checkpoint(final, initialize(final, seed)), heads), None)
@@ -185,10 +185,9 @@ def sentence_encoder(model: str | Path | Checkpoint, pooling: str | None = None)
         return porting.with_heads(checkpoint, [EMBEDDING])
     if pooling is None:
         raise InputError(
-            "the model has no sentence embedding; expected a folder of sentence-transformers, a checkpoint ported from "
-            f"one, or the name {' or '.join(TRAINED)} itself (triglot port keeps its sentence embedding only with "
-            f"--heads {EMBEDDING}); to pool the vectors of another encoder, without normalising them, set pooling "
-            "(--pooling mean)"
+            "the model has no sentence embedding; expected a folder of sentence-transformers, the recipe "
+            f"{' or '.join(TRAINED)}, or a checkpoint that was ported with its head {EMBEDDING}; to pool the vectors "
+            "of another encoder, without normalising them, set pooling (--pooling mean)"
         )
     encoder = porting.with_heads(checkpoint, [])
     fields: dict[str, Any] = {"heads_on_top": (EMBEDDING,), "sentence_pooling": pooling}

@@ -44,9 +44,9 @@ class Checkpoint:
     ``source_names`` gives, for a ported checkpoint, the name that each tensor had before. ``aliases`` are further names
     of tied tensors, which are stored once: alias -> name in ``tensors``. ``training`` holds what is needed to resume a
     training of these weights; ``text`` says how text becomes tokens for a sentence embedding. The digest covers the
-    model only. For a checkpoint that was just ported, ``left_out`` names what of the source was not kept, and
-    why, ``transforms`` says in words what was done to the other tensors, and ``tokenizer`` has the files of its
-    tokenizer, by name; files store none of these three.
+    model only. For a checkpoint that was just ported, ``left_out`` names the parts of the source that were not
+    kept, and why, ``transforms`` says in words what was done to the other tensors, and ``tokenizer`` has the files of
+    its tokenizer, by name; files store none of these three.
 
     Raises:
         CheckpointError: the tensors are not exactly those of the schema, a source name is not text, or the training run

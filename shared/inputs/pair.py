@@ -108,7 +108,7 @@ def check_generates(config: ModelConfig) -> None:
 def _check_decoder(config: ModelConfig) -> None:
     if config.kind != "encoder_decoder":
         alternatives = "attend" if config.kind == "attention" else "encode and heads"
-        raise InputError(f"this model has no decoder, so it has neither forward nor generate; use {alternatives}")
+        raise InputError(f"this model has no decoder, so it can neither run forward nor generate; use {alternatives}")
 
 
 def _or_unpadded(config: ModelConfig, ids: Array, valid: Any) -> Any:

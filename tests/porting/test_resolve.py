@@ -73,7 +73,7 @@ def test_the_recipe_minilm_keeps_its_sentence_embedding_if_it_is_named(tmp_path)
     texts = ["a text", "another, longer text"]
     expected = triglot.Embedder("minilm").encode(texts)
     np.testing.assert_array_equal(triglot.Embedder(tmp_path / "folder").encode(texts), expected)
-    with pytest.raises(InputError, match=r"no sentence embedding; .*or the name minilm itself"):
+    with pytest.raises(InputError, match=r"no sentence embedding; .*the recipe minilm, or a checkpoint"):
         triglot.Embedder(encoder)
     assert port(folder).config.heads_on_top == (*encoder.config.heads_on_top, "sentence_embedding")
 

@@ -40,7 +40,7 @@ from .table import TRANSPOSED, UNCHANGED, Place
 from .tokenizer_files import remark, tokenizer_files, write_tokenizer
 
 _HEAD: Head = "sentence_embedding"
-THE_HEAD = f"the head {_HEAD}"  # in ``Checkpoint.left_out``
+HEAD_IN_WORDS = f"the head {_HEAD}"  # its key in ``Checkpoint.left_out``
 _WEIGHT, _BIAS = "linear.weight", "linear.bias"
 
 
@@ -162,7 +162,7 @@ def _encoder(checkpoint: Checkpoint) -> Checkpoint:
     heads = checkpoint.config.heads_on_top
     if _HEAD not in heads or checkpoint.text is None:
         missing = "text settings" if _HEAD in heads else f"head {_HEAD}"
-        remedy = checkpoint.left_out.get(THE_HEAD, "port the model from a folder of sentence-transformers")
+        remedy = checkpoint.left_out.get(HEAD_IN_WORDS, "port the model from a folder of sentence-transformers")
         raise PortingError(f"the dialect {NAME} cannot express a model without the {missing}; {remedy}")
     return with_heads(checkpoint, [head for head in heads if head != _HEAD])
 
