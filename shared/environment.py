@@ -24,7 +24,9 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 _PROCESSORS = Path("/proc/cpuinfo")
-_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as Linux names them; the last one is of ARM
+# Instructions that decide how fast products are, as Linux names them; the last three are of ARM.
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
 _SET_BY_THREADPOOLCTL = {"KMP_DUPLICATE_LIB_OK"}  # at its import; it changes no speed
@@ -52,6 +54,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "instructions": None if (known := instructions()) is None else ", ".join(known),
         "cores": cores(),
         "packages": {name: version(name) for name in PACKAGES},
         "variables": variables(),
@@ -115,8 +118,8 @@ def thread_settings(number: int) -> dict[str, str]:
     return {**dict.fromkeys(THREAD_VARIABLES, str(number)), **_QUIET}
 
 
-def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
-    """Return whether the processor has instructions for bfloat16; None if the system does not say.
+def instructions(information: Path = _PROCESSORS) -> list[str] | None:
+    """Return the vector and matrix instructions that all processors have; None if the system does not say.
 
     ``information``: where Linux describes the processors.
     """
@@ -125,7 +128,13 @@ def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
     names = {"flags", "Features"}  # on x86, and on ARM
     lines = (line.partition(":") for line in information.read_text().splitlines())
     features = [set(value.split()) for name, _, value in lines if name.strip() in names]
-    return all(map(_BFLOAT16.intersection, features)) if features else None
+    return [name for name in _INSTRUCTIONS if all(name in each for each in features)] if features else None
+
+
+def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
+    """Return whether the processor has instructions for bfloat16; see ``instructions``."""
+    known = instructions(information)
+    return None if known is None else not _BFLOAT16.isdisjoint(known)
 
 
 def _processor() -> str:

@@ -214,6 +214,7 @@ def print_doctor(report: Mapping[str, Any]) -> None:
     """Print the environment, and which frameworks can be used."""
     screen = console()
     screen.print(f"Python {report['python']}, {report['system']}, {report['cores']} cores, {report['processor']}")
+    screen.print(f"instructions: {report['instructions'] or 'unknown'}")
     width = max(map(len, report["packages"])) + 2
     for package, version in report["packages"].items():
         screen.print(f"{package:{width}}{version or 'not installed'}")

@@ -110,7 +110,7 @@ def _differences(old: Report, new: Report) -> list[str]:
 def _facts(report: Report, models: Iterable[str]) -> dict[str, Any]:
     environment = report.surroundings.environment
     facts = {
-        **{name: environment.get(name) for name in ("processor", "cores")},
+        **{name: environment.get(name) for name in ("processor", "instructions", "cores")},
         **environment["packages"],
         **report.surroundings.settings,
         **environment.get("variables", {}),

@@ -86,7 +86,7 @@ def _summary(report: Report) -> str:
 
 def _facts(report: Report) -> list[tuple[str, str]]:
     environment, machine = report.surroundings.environment, report.surroundings.machine
-    facts = [(name, environment.get(name)) for name in ("processor", "cores", "system", "python")]
+    facts = [(name, environment.get(name)) for name in ("processor", "instructions", "cores", "system", "python")]
     facts += [
         ("frequency", f"{machine.frequency_mhz:.0f} MHz" if machine.frequency_mhz else None),
         ("load before", ", ".join(f"{load:.2f}" for load in machine.load_average) if machine.load_average else None),

@@ -25,6 +25,7 @@ from triglot.shared.worker import Worker, WorkerError
 
 from . import Original
 from .recorded import Example
+from .weights import compare_weights
 
 WORKER = ("-P", "-m", "triglot.parity.originals.worker")
 
@@ -86,6 +87,8 @@ def with_originals(
         rows = running.judge(checkpoint)
         uncompared = not_compared(rows, checkpoint.config)
         descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
+        if any(row.verdict == "diverged" for row in rows) and (words := compare_weights(running.original, checkpoint)):
+            descriptions.append(words)
     if example is not None:
         recorded = judge_example(example, checkpoint)
         rows += recorded

@@ -4,12 +4,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from triglot.shared import files
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.checkpoint.manifest import TensorRecord
 from triglot.shared.errors import PortingError
 from triglot.shared.model.recipes import ConfigOverride
 
+from . import containers
 from .dialects import DIALECTS, neutral
 from .dialects.dialect import Dialect
 from .heads import with_heads
@@ -72,7 +72,7 @@ def check_target(target: Path, dialect: str, shard_size: int | None = None) -> N
             f"the dialect {dialect} writes one file; omit the size of shards (shard_size=, or --shard-size), or write "
             f"{able}"
         )
-    files.check_folder(target)
+    containers.check_folder(target)
 
 
 def write(

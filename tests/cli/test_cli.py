@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import triglot
+from triglot.shared.environment import environment
 from triglot.shared.model.recipes import recipe
 
 PRE_TRAINING = ("pooler", "masked_lm", "next_sentence")
@@ -232,6 +233,7 @@ def test_doctor_shows_versions_variables_and_frameworks(framework, monkeypatch):
     for package in ("numpy", "sentence-transformers"):
         assert versions[package] == metadata.version(package)
     assert "FLAGS_use_mkldnn=0" in result.stdout.splitlines()
+    assert result.stdout.splitlines()[1] == f"instructions: {environment()['instructions']}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ from types import ModuleType
 
 import pytest
 
-from triglot.shared.environment import computes_bfloat16, environment, hash_of_code, thread_settings, version
+from triglot.shared.environment import (
+    computes_bfloat16,
+    environment,
+    hash_of_code,
+    instructions,
+    thread_settings,
+    version,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +84,20 @@ def test_pytorch_finds_the_same_instructions_for_bfloat16():
 
     known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     assert computes_bfloat16() == known
+
+
+def test_instructions_that_all_processors_have_are_listed(tmp_path):
+    information = tmp_path / "cpuinfo"
+    information.write_text("flags\t: sse avx2 avx512f\nflags\t: sse avx512f avx512_bf16 avx2\n")
+    assert instructions(information) == ["avx2", "avx512f"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch names these for x86")
+def test_pytorch_finds_the_same_vector_instructions():
+    import torch
+
+    assert ("avx512f" in environment()["instructions"]) == torch.cpu._is_avx512_supported()
+    assert ("avx2" in environment()["instructions"]) == torch.cpu._is_avx2_supported()
 
 
 def test_the_build_for_gpus_counts_as_the_package(monkeypatch):

@@ -104,3 +104,11 @@ def test_a_target_that_is_closed_or_an_input(container, workplace, command, monk
     for source, target, pattern in refused.values():
         with unchanged(workplace):
             assert_refused(command("port", source, target, *options), pattern)
+
+
+@pytest.mark.parametrize("options", [SHARDS, HUGGING_FACE, ("--target-dialect", "sentence-transformers")])
+@pytest.mark.parametrize("name", ["out.npz", "out.safetensors"])
+def test_a_folder_with_the_suffix_of_a_file(name, options, command, workplace):
+    with unchanged(workplace):
+        pattern = f"cannot write {name}: it would become a folder, but .* is the suffix of a file; choose a name"
+        assert_refused(command("port", "bert-base-tiny", name, *options), pattern)

@@ -123,6 +123,18 @@ def test_what_no_tensor_shows_is_asked_for(framework, make_checkpoint, tmp_path)
         triglot.port(path, source_dialect=dialect, config=filled)
 
 
+def test_a_port_says_how_to_read_its_file_again(command, workplace):
+    _, out, _ = command("port", "bert-base-tiny", "out.pt", "--target-dialect", "torch")
+    assert "the file has no configuration; to read it again, add --config bert-base-tiny" in " ".join(out.split())
+    assert command("port", "out.pt", "copy.npz", "--source-dialect", "torch", "--config", "bert-base-tiny")[0] == 0
+    source = "bert-base-tiny", "--set", "norm_eps=1e-3"
+    _, out, _ = command("port", *source, "out.pt", "--target-dialect", "torch")
+    assert "save it with triglot inspect SOURCE --json config.json" in " ".join(out.split())
+    assert command("inspect", *source, "--json", "config.json")[0] == 0
+    assert command("port", "out.pt", "other.npz", "--source-dialect", "torch", "--config", "config.json")[0] == 0
+    assert triglot.load("other.npz").config.norm_eps == 1e-3
+
+
 def test_names_that_two_dialects_share_are_not_guessed(make_checkpoint, tmp_path):
     """PyTorch and PaddlePaddle have the same names in other layouts. Their own formats tell them apart."""
     checkpoint, path = make_checkpoint("bert-base-tiny"), tmp_path / "model.safetensors"

@@ -12,6 +12,7 @@ from vector_encoder import VECTOR_ENCODER
 import triglot
 from triglot.parity import originals
 from triglot.parity.originals import find_original
+from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError
 from triglot.verification import verify_target
 
@@ -64,10 +65,31 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "diverged"
     assert "the original, torch.nn, computes something else: api.encode: the error is" in report.divergences[0]
+    same = (
+        f"all {len(checkpoint.tensors)} weights are those of the original, so their configurations differ (see --set)"
+    )
+    assert report.originals[1:] == (same,)
     path.write_bytes(b"")
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "incomplete"
     assert "torch.nn gave no results: cannot read" in report.failures[0]
+
+
+def test_a_report_names_the_weights_that_differ_from_the_original(make_checkpoint, tmp_path):
+    checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    name = "encoder.layers.1.attention.query.weight"
+    changed = Checkpoint(checkpoint.config, {**checkpoint.tensors, name: checkpoint.tensors[name] + np.float32(0.25)})
+    report = triglot.check(changed, ["torch"], isolate=False, checks=["masks"], against=path)
+    number = len(checkpoint.tensors)
+    words = f"1 of {number} weights differ from those of the original: {name} (by up to 0.25)"
+    assert report.originals[1:] == (words,)
+    doubled = {name: 2 * tensor for name, tensor in checkpoint.tensors.items()}
+    report = triglot.check(
+        Checkpoint(checkpoint.config, doubled), ["torch"], isolate=False, checks=["masks"], against=path
+    )
+    assert report.originals[1].startswith(f"{number} of {number} weights differ from those of the original: ")
+    assert report.originals[1].endswith(f") and {number - 3} more")
 
 
 def test_an_original_without_its_library_is_named(make_checkpoint, command, workplace, monkeypatch):

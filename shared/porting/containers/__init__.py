@@ -106,6 +106,21 @@ def check_target(target: Path) -> None:
         raise PortingError(f"cannot write {target}: its suffix is {target.suffix!r}, expected {SUFFIXES}; rename it")
 
 
+def check_folder(target: Path) -> None:
+    """Check the same for a target that becomes a folder of several files.
+
+    Raises:
+        PortingError: its suffix is that of a single file.
+        OutputError: ``files`` refuses it.
+    """
+    if target.suffix in BY_SUFFIX:
+        raise PortingError(
+            f"cannot write {target}: it would become a folder, but {target.suffix} is the suffix of a file; choose a "
+            "name without it, or write a single file (neutral, torch, paddle or nnx, without shards)"
+        )
+    files.check_folder(target)
+
+
 def write(target: Path, tensors: Mapping[str, Array]) -> None:
     """Write tensors in the format of the suffix of ``target``, completely or not at all.
 

@@ -326,7 +326,7 @@ def dialect_of(library: Library, expected: str) -> Dialect:
         partial(sign, library),
         partial(read, library),
         partial(write, library),
-        check_target=files.check_folder,
+        check_target=containers.check_folder,
         layout=partial(layout, library),
         remark=remark,
         write_shards=partial(write, library) if library.weights_file == shards.WEIGHTS_FILE else None,

@@ -16,6 +16,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import PortingError, TriglotError
 from triglot.shared.model.config import Head
 from triglot.shared.model.recipes import ConfigOverride, configured
+from triglot.shared.porting import containers
 from triglot.shared.porting.containers import shards
 from triglot.shared.porting.heads import with_heads
 from triglot.shared.porting.source import CONFIG_FILE, MODULES_FILE, Source
@@ -201,7 +202,7 @@ DIALECT = Dialect(
     sign,
     read,
     write,
-    check_target=files.check_folder,
+    check_target=containers.check_folder,
     layout=layout,
     remark=remark,
 )

@@ -13,7 +13,7 @@ from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import PortingError
 from triglot.shared.model.config import ModelConfig
-from triglot.shared.model.recipes import ConfigOverride, configured
+from triglot.shared.model.recipes import ConfigOverride, configured, recipes
 from triglot.shared.porting import containers
 from triglot.shared.porting.source import Source
 
@@ -64,6 +64,7 @@ class StateDict:
             containers.check_target,
             self.layout,
             reads_folders=False,
+            remark=self.remark,
         )
 
     def sign(self, source: Source) -> str:
@@ -117,6 +118,16 @@ class StateDict:
         containers.check(target, self.to_write(checkpoint))
         added = dict.fromkeys(self.buffers(config), "a buffer of the module, computed from the configuration")
         return Layout(self.table.places(config), added)
+
+    def remark(self, checkpoint: Checkpoint) -> str:
+        """Return what a user needs to read the written file again."""
+        same = [name for name, config in recipes().items() if config == checkpoint.config]
+        if same:
+            return f"the file has no configuration; to read it again, add --config {same[0]}"
+        return (
+            "the file has no configuration; save it with triglot inspect SOURCE --json config.json, and add --config "
+            "config.json to read the file again"
+        )
 
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
         """Return the names that the table knows -> the names in the file."""

@@ -183,12 +183,13 @@ class StockTransformer:
 
     def remark(self, checkpoint: Checkpoint) -> str:
         """See ``Dialect.remark``."""
-        fixed = self._module(checkpoint).fixed_eps
+        module = self._module(checkpoint)
+        reading, fixed = module.remark(checkpoint), module.fixed_eps
         if fixed is None or checkpoint.config.norm_eps == fixed:
-            return ""
+            return reading
         return (
-            f"the module has an epsilon of {fixed} and computes something else; pass it your own custom_encoder and "
-            f"custom_decoder, built with layer_norm_eps={checkpoint.config.norm_eps}"
+            f"{reading}; the module has an epsilon of {fixed} and computes something else; pass it your own "
+            f"custom_encoder and custom_decoder, built with layer_norm_eps={checkpoint.config.norm_eps}"
         )
 
     def _module(self, checkpoint: Checkpoint) -> StockModule:
