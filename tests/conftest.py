@@ -66,7 +66,7 @@ def pytest_addoption(parser):
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
     parser.addoption("--browser", default="", help="the Chromium that opens pages")
     parser.addoption("--real-models", default="", help="the folder of the package with a trained model")
-    parser.addoption("--mutations", default=1_500, type=int, help="damaged checkpoints to read")
+    parser.addoption("--mutations", default=900, type=int, help="damaged checkpoints to read")
 
 
 def pytest_configure(config):
@@ -181,7 +181,13 @@ def check_small():
 
 
 @pytest.fixture
-def fakes(monkeypatch):
+def no_more_rounds(monkeypatch):
+    """Sweeps in this process add no rounds, however unsteady the machine is."""
+    monkeypatch.setattr(ExtraTime, "share_of_group", lambda *_: 0)
+
+
+@pytest.fixture
+def fakes(monkeypatch, no_more_rounds):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker.
 
     Each arm has one process.
@@ -192,12 +198,6 @@ def fakes(monkeypatch):
         monkeypatch.setitem(ARMS, name, arm)
     monkeypatch.setattr(pool, "WARM_UP_WINDOW", 0.01)
     return WORKER
-
-
-@pytest.fixture
-def no_more_rounds(monkeypatch):
-    """Sweeps in this process add no rounds, however unsteady the machine is."""
-    monkeypatch.setattr(ExtraTime, "share_of_group", lambda *_: 0)
 
 
 @pytest.fixture

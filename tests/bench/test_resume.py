@@ -25,7 +25,7 @@ BENCH = ("bench", "bert-base-tiny", *OPTIONS)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch, no_more_rounds, fakes):
+def _quick(monkeypatch, fakes):
     """Fake workers, a fixed roofline, and no extra rounds."""
     monkeypatch.setattr(roofline, "measure", lambda *_: roofline_of(300.0))
     monkeypatch.setattr(sweep_module, "WORKER", fakes)

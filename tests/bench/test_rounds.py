@@ -39,7 +39,7 @@ def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, planned):
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-def test_rounds_are_spread_over_processes(swept, monkeypatch, no_more_rounds):
+def test_rounds_are_spread_over_processes(swept, monkeypatch):
     """Each process is warmed up. Only the outputs of the first are judged."""
     judged, warmed, compared = [], [], []
     send, warm_up, paired_ratio = Worker.send, Workers._warm_up, rounds.paired_ratio
@@ -66,7 +66,7 @@ def test_rounds_are_spread_over_processes(swept, monkeypatch, no_more_rounds):
 
 
 @pytest.mark.parametrize(("dying", "baseline"), [("fake-a", "fake-b"), ("fake-b", "fake-a")])
-def test_an_arm_that_dies_in_a_later_process_fails(dying, baseline, swept, monkeypatch, no_more_rounds):
+def test_an_arm_that_dies_in_a_later_process_fails(dying, baseline, swept, monkeypatch):
     """Whether it is the baseline or not."""
     launch = Workers._launch
 
@@ -84,7 +84,7 @@ def test_an_arm_that_dies_in_a_later_process_fails(dying, baseline, swept, monke
     assert (comparison.a.split("/")[0], comparison.b.split("/")[0]) == ("fake-c", baseline)
 
 
-def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch, no_more_rounds):
+def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch):
     monkeypatch.setattr(Workers, "call_seconds", lambda _, case: 0.01 if case.arm == "fake-a" else 0.1)
     samples = {"fake-a": iter(range(1, 13)), "fake-b": iter((6, 12, 18, 24, 30, 36))}
 
@@ -102,7 +102,7 @@ def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch, no_more_round
 
 
 @pytest.mark.parametrize(("dies_at", "shared_rounds"), [(5, {"fake-b": 6, "fake-c": 7}), (47, {})])
-def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_rounds, swept, monkeypatch, no_more_rounds):
+def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_rounds, swept, monkeypatch):
     """Two slow arms share few rounds. The arm with most turns becomes the baseline."""
     calls = {"fake-a": 0.01, "fake-b": 0.3, "fake-c": 0.22, "fake-d": 0.1}
     monkeypatch.setattr(Workers, "call_seconds", lambda _, case: calls[case.arm])

@@ -34,7 +34,7 @@ def worker_processes():
     return [line for line in listed.splitlines() if line.split()[0] == str(os.getpid()) and "fake_arms" in line]
 
 
-def test_a_failed_arm_is_a_row_and_the_sweep_continues(swept, no_more_rounds):
+def test_a_failed_arm_is_a_row_and_the_sweep_continues(swept):
     sweep, results = swept(["fake-a", *BROKEN, "fake-b"])
     assert [name for name, result in results.items() if result.status == "ok"] == ["fake-a", "fake-b"]
     for name, reason in BROKEN.items():
@@ -55,14 +55,14 @@ def test_a_failed_arm_is_a_row_and_the_sweep_continues(swept, no_more_rounds):
 
 
 @pytest.mark.parametrize("failing", ["fake-crash", "fake-killed"], ids=["when it is built", "later"])
-def test_a_baseline_that_fails_is_replaced(failing, swept, no_more_rounds):
+def test_a_baseline_that_fails_is_replaced(failing, swept):
     sweep, results = swept([failing, "fake-a", "fake-b", "fake-c"], together=1, again=False)
     assert results[failing].status == "failed"
     assert [name for name, result in results.items() if result.status == "ok"] == ["fake-a", "fake-b", "fake-c"]
     assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
 
 
-def test_an_arm_that_takes_too_much_memory_is_a_row(swept, no_more_rounds):
+def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
     for limit, timed in ((1024, 2), (None, 3)):
         _, results = swept(["fake-a", "fake-hoard", "fake-b"], memory_limit_mb=limit, time_limit=60)
         assert [result.status for result in results.values()].count("ok") == timed
@@ -82,7 +82,7 @@ def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
         assert len(sweep.comparisons) == 1  # with its twin
 
 
-def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept, no_more_rounds):
+def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept):
     """Whether it is the baseline or not."""
     for arms in (["fake-a", "fake-fixed-shapes"], ["fake-fixed-shapes", "fake-a"]):
         sweep, results = swept(arms, order="arrival", again=False)
@@ -94,7 +94,7 @@ def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept, no_more_rounds):
     assert worker_processes() == []
 
 
-def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatch, no_more_rounds):
+def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatch):
     """Until then, the groups are compared with a process that has seen no other shapes."""
     names, requests = {}, []
     send = Worker.send
@@ -111,7 +111,7 @@ def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatc
     assert "sample" not in {kind for _, kind in later}
 
 
-def test_an_interrupt_on_new_shapes_keeps_the_times(swept, monkeypatch, no_more_rounds):
+def test_an_interrupt_on_new_shapes_keeps_the_times(swept, monkeypatch):
     def interrupt(self, cases):
         raise KeyboardInterrupt
 

@@ -59,7 +59,7 @@ pathlib.Path({str(begun)!r}).write_text(str(child.pid))
     assert listed.stdout.strip() in ("", "Z", "Zs", "ZN")
 
 
-def test_a_full_disk_is_a_row(swept, monkeypatch, no_more_rounds):
+def test_a_full_disk_is_a_row(swept, monkeypatch):
     def copy_to(self, folder):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -69,7 +69,7 @@ def test_a_full_disk_is_a_row(swept, monkeypatch, no_more_rounds):
     assert "No space left on device" in results["fake-compiled"].failure
 
 
-def test_only_arms_that_pytorch_compiles_to_cpp_need_the_caches(swept, monkeypatch, no_more_rounds):
+def test_only_arms_that_pytorch_compiles_to_cpp_need_the_caches(swept, monkeypatch):
     prepared_for = []
     monkeypatch.setattr(Toolchain, "copy_to", lambda _, folder: prepared_for.append(folder.name))
     swept(["fake-a", "fake-compiled", "fake-b"], again=False)

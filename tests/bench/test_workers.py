@@ -26,7 +26,7 @@ HELD = "held = [np.ones(2**15) for _ in range(1000)]  # 250 MiB in blocks that t
 
 
 @pytest.mark.parametrize(("long_call", "uncounted"), [(1.0, 0.01), (0.0, 0.0)])
-def test_the_first_calls_of_a_turn_do_not_count(long_call, uncounted, swept, monkeypatch, no_more_rounds):
+def test_the_first_calls_of_a_turn_do_not_count(long_call, uncounted, swept, monkeypatch):
     """It would measure what the turns of others left behind. Long calls are not repeated for that."""
     requests = []
     send = Worker.send
@@ -104,7 +104,7 @@ def test_threads_that_never_sleep_are_refused(monkeypatch):
         worker.settle()
 
 
-def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch, no_more_rounds):
+def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch):
     """What else is set may change the speed of one framework and not of another, as OMP_WAIT_POLICY does."""
     for name in ("GLOG_minloglevel", "XLA_PYTHON_CLIENT_PREALLOCATE"):  # an earlier test may have set them
         monkeypatch.delenv(name, raising=False)
@@ -121,7 +121,7 @@ def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch, no_more_
     assert changed - set(THREAD_VARIABLES) == {*only_cold_starts, only_messages, only_gpu}
 
 
-def test_workers_share_no_compiler_cache(swept, monkeypatch, no_more_rounds):
+def test_workers_share_no_compiler_cache(swept, monkeypatch):
     """A shared cache would shorten cold starts."""
     folders = []
     start = Worker.__init__

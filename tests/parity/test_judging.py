@@ -266,17 +266,23 @@ def test_what_is_wrong_from_end_to_end_is_judged_with_more_noise_unless_a_step_e
     assert diverged_in([check.name], trial, results) == {first}
 
 
-def test_an_overflow_of_float32_makes_the_verdict_incomplete(make_checkpoint, framework):
-    """Weights of 1e20 give scores that no float32 holds. That is not the fault of the framework."""
+def huge_scores(make_checkpoint):
+    """Weights of 1e20, which give scores that no float32 holds."""
     weights = make_checkpoint("dygraph-tiny")
     tensors = {
         name: tensor * np.float32(1e20 if "query" in name or "key" in name else 1)
         for name, tensor in weights.tensors.items()
     }
-    report = triglot.check(Checkpoint(weights.config, tensors), [framework], isolate=False)
+    return Checkpoint(weights.config, tensors)
+
+
+def test_an_overflow_of_float32_makes_the_verdict_incomplete(make_checkpoint, framework):
+    """It is not the fault of the framework."""
+    report = triglot.check(huge_scores(make_checkpoint), [framework], isolate=False)
     assert report.verdict == "incomplete"
     assert {row.verdict for row in report.rows} == {"pass", "skipped"}
-    assert (
-        triglot.check(Checkpoint(weights.config, tensors), [framework], isolate=False, dtype="float64").verdict
-        == "pass"
-    )
+
+
+def test_float64_holds_what_overflows_in_float32(make_checkpoint):
+    weights = huge_scores(make_checkpoint)
+    assert triglot.check(weights, ["torch"], isolate=False, dtype="float64").verdict == "pass"

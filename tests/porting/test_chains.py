@@ -156,7 +156,7 @@ def test_every_chain_of_three_ends_with_the_same_digest(family: str, used, tmp_p
         "stock": ("torch-transformer", "paddle-transformer"),
     }.get(family, (family,))
 
-    for seed in range(40 * pytestconfig.getoption("--seeds")):
+    for seed in range(15 * pytestconfig.getoption("--seeds")):
         generator = random.Random(f"{family} {seed}")
         checkpoint = first = drawn_checkpoint(family, seed)
         folder = tmp_path_factory.mktemp("chain")

@@ -122,6 +122,7 @@ def test_compiled_training_agrees_with_eager_training(framework, name, make_chec
     assert error < change / 1000
 
 
+@pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_float32_gradients_are_within_their_budget(name, mode, framework, make_checkpoint):
