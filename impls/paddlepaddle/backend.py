@@ -36,19 +36,21 @@ _SERIAL = "FLAGS_new_executor_serial_run"
 
 
 @contextmanager
-def _turn(device: str) -> Iterator[None]:
+def _turn(device: str, serial: bool = False) -> Iterator[None]:
     """Make this the only thread that uses Paddle, on this device.
 
     Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in
     which another thread cannot make a tensor.
 
-    On a CPU, programs of ``to_static`` run one operation after another. By default, independent operations run at the
-    same time, but each of them uses all cores, so they wait for one another.
+    ``serial``: on a CPU, programs of ``to_static`` run one operation after another. By default, independent operations
+    run at the same time, but each of them uses all cores, so they wait for one another. The inference engine does not
+    need this, and setting it takes a while.
     """
     with _LOCK:
-        before, flags = paddle.get_device(), paddle.get_flags(_SERIAL)
+        before = paddle.get_device()
+        flags = paddle.get_flags(_SERIAL) if serial and device == "cpu" else {}
         paddle.set_device("gpu" if device == "cuda" else "cpu")
-        paddle.set_flags({_SERIAL: flags[_SERIAL] or device == "cpu"})
+        paddle.set_flags(dict.fromkeys(flags, True))
         try:
             yield
         finally:
@@ -108,7 +110,8 @@ class Backend:
         """
         if workload != "forward":
             self._check_kernels()
-        with _turn(self.device), paddle.set_grad_enabled(workload in WITH_GRADIENTS):
+        serial = self.mode == "jit" or workload == "generation"
+        with _turn(self.device, serial), paddle.set_grad_enabled(workload in WITH_GRADIENTS):
             yield
 
     def to_tensor(self, array: np.ndarray) -> Tensor:

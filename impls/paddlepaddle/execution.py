@@ -101,12 +101,15 @@ class _Deployed:
     def __init__(self, program: Callable[..., Any], transformer: Transformer) -> None:
         self.program, self.transformer = program, transformer
         self.dtype = transformer.parameters()[0].dtype
-        self.converts = self.dtype == paddle.bfloat16 and paddle.get_device() == "cpu"
+        self.on_cpu = paddle.get_device() == "cpu"
+        self.converts = self.dtype == paddle.bfloat16 and self.on_cpu
         if self.converts and not paddle.base.core.supports_bfloat16():
             raise FrameworkError("PaddlePaddle: bfloat16 needs a processor with AVX-512; choose dtype 'float32'")
-        self.names: list[str] = []
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
+        # Their handles in the engine. Asking for them takes longer than their use.
+        self.inputs: dict[str, Any] = {}
+        self.outputs: list[Any] = []
 
     def flat(self, transformer: Transformer, inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
         """Return the outputs as the engine does, in a flat list. Called once, when the program is traced."""
@@ -119,18 +122,20 @@ class _Deployed:
         if self.converts:
             inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
         if self.predictor is None:
-            self.predictor = self._build(inputs)
-        for name in self.names:
-            self.predictor.get_input_handle(name).share_external_data(inputs[name])
+            self.predictor = predictor = self._build(inputs)
+            self.inputs = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
+            self.outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
+        for name, handle in self.inputs.items():
+            handle.share_external_data(inputs[name])
         self.predictor.run()
-        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
-        outputs = [_cast(paddle.to_tensor(handle.copy_to_cpu()), self.dtype) for handle in handles]
+        to_tensor = paddle.from_dlpack if self.on_cpu else paddle.to_tensor  # the first one copies nothing
+        outputs = [_cast(to_tensor(handle.copy_to_cpu()), self.dtype) for handle in self.outputs]
         return pack_sequence_as(self.structure, outputs)
 
     def _build(self, inputs: Mapping[str, Tensor]) -> inference.Predictor:
         # The engine refuses an input that nothing reads.
-        self.names = [name for name in inputs if name not in ("labels", "teacher")]
-        specs = {name: InputSpec(_sizes(inputs[name]), inputs[name].dtype, name) for name in self.names}
+        names = [name for name in inputs if name not in ("labels", "teacher")]
+        specs = {name: InputSpec(_sizes(inputs[name]), inputs[name].dtype, name) for name in names}
         transformer = self.transformer
         if self.converts:
             transformer = copy.deepcopy(transformer).to(dtype=paddle.float32)
@@ -142,7 +147,7 @@ class _Deployed:
             paddle.jit.save(layer, f"{folder}/program")
             config = inference.Config(f"{folder}/program.json", f"{folder}/program.pdiparams")
             config.disable_glog_info()
-            if paddle.get_device() == "cpu":
+            if self.on_cpu:
                 config.disable_gpu()
                 if self.dtype == paddle.float64:
                     config.disable_mkldnn()  # it has no float64 kernels
@@ -196,4 +201,4 @@ def _sizes(tensor: Tensor) -> list[int | None]:
 
 
 def _cast(tensor: Tensor, dtype: paddle.dtype) -> Tensor:
-    return tensor.astype(dtype) if tensor.is_floating_point() else tensor
+    return tensor.astype(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor

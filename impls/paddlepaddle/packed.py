@@ -122,13 +122,9 @@ def encode(transformer: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
 def encode_padded(transformer: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the output of the encoder, (B, S, D), zero at padding tokens."""
     config, valid = transformer.config, inputs["valid"]
-    padding, shape = ~valid[:, :, None], paddle.shape(valid)
+    padding = ~valid[:, :, None]
     if config.source_vocabulary:
-        positions = paddle.arange(shape[1]).expand(shape)
-        if config.positions_skip_padding:
-            positions = (valid.astype("int64").cumsum(axis=1) - 1).clip(min=0)
-        flat = {name: inputs[name].flatten() for name in NAMES if name in inputs}
-        x = embedded(transformer, flat, positions.flatten()).reshape([*shape, config.hidden_size])
+        x = transformer.embeddings(*map(inputs.get, NAMES))
     else:
         x = inputs["source"].masked_fill(padding, 0.0)  # huge numbers would make the scores infinite
     mask = paddle.log(valid[:, None, None, :].astype(x.dtype))  # 0 for real tokens, minus infinity at padding
