@@ -91,7 +91,8 @@ class Report:
     larger the noise of the whole model is than the noise of the step alone, on the first inputs. ``unchecked``: the
     kinds of check that apply to the model, but were not run. ``lacking``: the invariants that were not judged, because
     they do not hold for the model. ``blind``: planted bugs that apply to the model, but that this number format is too
-    coarse to show. ``originals``: sentences that name the originals of the port, or say why it was not compared.
+    coarse to show. ``originals``: sentences that say what the port was compared with, whether the weights differ, or
+    why it was not compared.
     """
 
     model: str

@@ -24,7 +24,7 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 _PROCESSORS = Path("/proc/cpuinfo")
-# Instructions that decide how fast products are, as Linux names them; the last three are of ARM.
+# Instructions that decide how fast matrix products are, as Linux names them; the last three are of ARM.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -54,7 +54,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "instructions": None if (known := instructions()) is None else ", ".join(known),
+        "instructions": None if (known := instructions()) is None else ", ".join(known) or "none that matter",
         "cores": cores(),
         "packages": {name: version(name) for name in PACKAGES},
         "variables": variables(),

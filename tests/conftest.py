@@ -183,14 +183,14 @@ def check_small():
 @pytest.fixture
 def no_more_rounds(monkeypatch):
     """Sweeps in this process add no rounds, however unsteady the machine is."""
-    monkeypatch.setattr(ExtraTime, "share_of_group", lambda *_: 0)
+    monkeypatch.setattr(ExtraTime, "share_of_group", lambda _self, started, remaining, groups: 0)
 
 
 @pytest.fixture
 def fakes(monkeypatch, no_more_rounds):
     """Register arms that run the reference, or fail in the way that their names say. The command of their worker.
 
-    Each arm has one process.
+    Each arm has one process, and sweeps add no rounds.
     """
     monkeypatch.setattr(bench_command, "Settings", partial(Settings, processes=1, uncounted=UNCOUNTED))
     monkeypatch.setattr(bench_command, "QUICK", replace(bench_command.QUICK, uncounted=UNCOUNTED))

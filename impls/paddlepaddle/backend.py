@@ -42,9 +42,9 @@ def _turn(device: str, serial: bool = False) -> Iterator[None]:
     Paddle's current device belongs to the process, and so does its static mode, in which it traces programs and in
     which another thread cannot make a tensor.
 
-    ``serial``: on a CPU, programs of ``to_static`` run one operation after another. By default, independent operations
-    run at the same time, but each of them uses all cores, so they wait for one another. The inference engine does not
-    need this, and setting it takes a while.
+    ``serial`` makes programs of ``to_static`` on a CPU run one operation after another. By default, independent
+    operations run at the same time, but each of them uses all cores, so they wait for one another. The inference engine
+    does not need this, and setting it takes a while.
     """
     with _LOCK:
         before = paddle.get_device()
@@ -110,7 +110,8 @@ class Backend:
         """
         if workload != "forward":
             self._check_kernels()
-        serial = self.mode == "jit" or workload == "generation"
+        # In mode "compiled", these two are programs of ``to_static``, too.
+        serial = self.mode == "jit" or (self.mode == "compiled" and workload in ("generation", "trace"))
         with _turn(self.device, serial), paddle.set_grad_enabled(workload in WITH_GRADIENTS):
             yield
 

@@ -107,7 +107,7 @@ class _Deployed:
             raise FrameworkError("PaddlePaddle: bfloat16 needs a processor with AVX-512; choose dtype 'float32'")
         self.predictor: inference.Predictor | None = None
         self.structure: Any = None
-        # Their handles in the engine. Asking for them takes longer than their use.
+        # The engine's handles of inputs and outputs. Looking them up takes longer than using them.
         self.inputs: dict[str, Any] = {}
         self.outputs: list[Any] = []
 
@@ -122,13 +122,14 @@ class _Deployed:
         if self.converts:
             inputs = {name: _cast(tensor, paddle.float32) for name, tensor in inputs.items()}
         if self.predictor is None:
-            self.predictor = predictor = self._build(inputs)
+            predictor = self._build(inputs)
             self.inputs = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
             self.outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
+            self.predictor = predictor
         for name, handle in self.inputs.items():
             handle.share_external_data(inputs[name])
         self.predictor.run()
-        to_tensor = paddle.from_dlpack if self.on_cpu else paddle.to_tensor  # the first one copies nothing
+        to_tensor = paddle.from_dlpack if self.on_cpu else paddle.to_tensor  # from_dlpack copies nothing
         outputs = [_cast(to_tensor(handle.copy_to_cpu()), self.dtype) for handle in self.outputs]
         return pack_sequence_as(self.structure, outputs)
 

@@ -87,7 +87,8 @@ def with_originals(
         rows = running.judge(checkpoint)
         uncompared = not_compared(rows, checkpoint.config)
         descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
-        if any(row.verdict == "diverged" for row in rows) and (words := compare_weights(running.original, checkpoint)):
+        differs = any(row.verdict == "diverged" and row.error is not None for row in rows)
+        if differs and (words := compare_weights(running.original, checkpoint)):
             descriptions.append(words)
     if example is not None:
         recorded = judge_example(example, checkpoint)

@@ -1,4 +1,4 @@
-"""Where a port and its original differ: in their weights, or in something that no tensor shows."""
+"""Find out whether a port that computes something else than its original has other weights, too."""
 
 import numpy as np
 
@@ -15,19 +15,23 @@ _SHOWN = 3  # tensors
 def compare_weights(original: Original, checkpoint: Checkpoint) -> str:
     """Return in words how the weights of ``checkpoint`` differ from those in the files of its original.
 
-    Empty if the files cannot be read as weights of this configuration; those of ONNX cannot.
+    Empty if the files cannot be read, such as those of ONNX, or hold tensors of other names or shapes.
     """
-    if original.dialect not in porting.DIALECTS:
-        return ""
     ours, heads = checkpoint.tensors, checkpoint.config.heads_on_top
+    config = None if original.has_own_config else checkpoint.config
     try:
-        theirs = porting.read(original.path, original.dialect, checkpoint.config, heads).tensors
-    except TriglotError:  # they are not weights of this model; the results differ anyway
+        theirs = porting.read(original.path, original.dialect, config, heads).tensors
+    except TriglotError:
+        return ""
+    if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in theirs.items()}:
         return ""
     distances = {name: _distance(ours[name], theirs[name]) for name in ours}
     different = [name for name, distance in distances.items() if distance != 0]
     if not different:
-        return f"all {len(ours)} weights are those of the original, so their configurations differ (see --set)"
+        same = f"all {len(ours)} weights are those of the original, as Triglot reads its files"
+        if original.has_own_config:
+            return f"{same}, so compare the configurations (--set, or config=, corrects that of the port)"
+        return f"{same}, so the configuration that you passed, or the dialect, may be wrong"
     shown = ", ".join(f"{name} (by up to {distances[name]:.2g})" for name in different[:_SHOWN])
     others = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
     return f"{len(different)} of {len(ours)} weights differ from those of the original: {shown}{others}"
@@ -35,6 +39,8 @@ def compare_weights(original: Original, checkpoint: Checkpoint) -> str:
 
 def _distance(ours: Array, theirs: Array) -> float:
     """Return the largest difference of two tensors of one shape, once the original has the number format of ours."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         rounded = theirs.astype(ours.dtype)
-    return 0.0 if np.array_equal(ours, rounded) else float(np.abs(ours - rounded.astype(np.float64)).max())
+        differences = np.abs(ours.astype(np.float64) - rounded.astype(np.float64))
+    same = (ours == rounded) | (np.isnan(ours) & np.isnan(rounded))
+    return 0.0 if same.all() else float(differences[~same].max())

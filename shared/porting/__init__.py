@@ -5,13 +5,11 @@ A dialect is how a library names and lays out tensors (``dialects/``); a contain
 """
 
 from .conversion import convert
-from .dialects import DIALECTS
 from .heads import with_heads
 from .plan import File, PortPlan, describe
 from .port import Recognised, candidates, check_target, find_dialect, read, recognise, write
 
 __all__ = [
-    "DIALECTS",
     "File",
     "PortPlan",
     "Recognised",

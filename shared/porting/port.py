@@ -59,7 +59,8 @@ def check_target(target: Path, dialect: str, shard_size: int | None = None) -> N
     """Check, before any work is done, that ``target`` can be written in ``dialect``.
 
     Raises:
-        PortingError: the dialect is unknown, or writes only one file; or the suffix of ``target`` is unknown.
+        PortingError: the dialect is unknown, or writes only one file; or the suffix of ``target`` is unknown, or
+            that of a file although a folder would be written.
         OutputError: the path cannot be written.
     """
     writer = find_dialect(dialect)

@@ -249,11 +249,12 @@ def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpo
 
 
 @pytest.mark.usefixtures("without_cpp")
-def test_many_configurations_are_compiled_in_one_process(make_checkpoint):
+@pytest.mark.parametrize("tried_in", ["torch"])
+def test_many_configurations_are_compiled_in_one_process(tried_in, make_checkpoint):
     """By default PyTorch refuses to compile the same code a ninth time."""
     for length in range(1, 10):
         checkpoint = make_checkpoint(replace(SMALL_ENCODER, norm_eps=length * 1e-12))
-        model, batch = triglot.build("torch", checkpoint, mode="jit"), random_batch(checkpoint.config, [length])
+        model, batch = triglot.build(tried_in, checkpoint, mode="jit"), random_batch(checkpoint.config, [length])
         output = model.encode(batch.source, batch.valid, batch.segment_ids)
         assert_within_noise({"output": output}, truth_of(checkpoint, batch))
 

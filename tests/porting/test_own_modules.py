@@ -125,7 +125,7 @@ def test_what_no_tensor_shows_is_asked_for(framework, make_checkpoint, tmp_path)
 
 def test_a_port_says_how_to_read_its_file_again(command, workplace):
     _, out, _ = command("port", "bert-base-tiny", "out.pt", "--target-dialect", "torch")
-    assert "the file has no configuration; to read it again, add --config bert-base-tiny" in " ".join(out.split())
+    assert "the weights have no configuration; to read them again, add --config bert-base-tiny" in " ".join(out.split())
     assert command("port", "out.pt", "copy.npz", "--source-dialect", "torch", "--config", "bert-base-tiny")[0] == 0
     source = "bert-base-tiny", "--set", "norm_eps=1e-3"
     _, out, _ = command("port", *source, "out.pt", "--target-dialect", "torch")

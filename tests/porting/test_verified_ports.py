@@ -11,7 +11,7 @@ from vector_encoder import VECTOR_ENCODER
 
 import triglot
 from triglot.parity import originals
-from triglot.parity.originals import find_original
+from triglot.parity.originals import find_original, weights
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import InputError
 from triglot.verification import verify_target
@@ -65,10 +65,8 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "diverged"
     assert "the original, torch.nn, computes something else: api.encode: the error is" in report.divergences[0]
-    same = (
-        f"all {len(checkpoint.tensors)} weights are those of the original, so their configurations differ (see --set)"
-    )
-    assert report.originals[1:] == (same,)
+    same = f"all {len(checkpoint.tensors)} weights are those of the original, as Triglot reads its files"
+    assert report.originals[1:] == (f"{same}, so the configuration that you passed, or the dialect, may be wrong",)
     path.write_bytes(b"")
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "incomplete"
@@ -90,6 +88,20 @@ def test_a_report_names_the_weights_that_differ_from_the_original(make_checkpoin
     )
     assert report.originals[1].startswith(f"{number} of {number} weights differ from those of the original: ")
     assert report.originals[1].endswith(f") and {number - 3} more")
+
+
+def test_a_report_says_that_only_the_configurations_can_differ(roberta_folder):
+    ported = triglot.port(roberta_folder)
+    changed = Checkpoint(replace(ported.config, activation="relu"), ported.tensors)
+    report = triglot.check(changed, ["torch"], isolate=False, checks=["masks"], against=roberta_folder)
+    words = "as Triglot reads its files, so compare the configurations (--set, or config=, corrects that of the port)"
+    assert report.originals[1:] == (f"all {len(ported.tensors)} weights are those of the original, {words}",)
+
+
+def test_nan_and_an_overflow_are_compared_like_other_weights():
+    ours = np.array([1, np.nan, np.inf], np.float16)
+    assert weights._distance(ours, np.array([1, np.nan, 1e9], np.float32)) == 0
+    assert weights._distance(ours, np.array([3, np.nan, 1e9], np.float32)) == 2
 
 
 def test_an_original_without_its_library_is_named(make_checkpoint, command, workplace, monkeypatch):

@@ -107,7 +107,7 @@ def check_target(target: Path) -> None:
 
 
 def check_folder(target: Path) -> None:
-    """Check the same for a target that becomes a folder of several files.
+    """Check, before any work is done, that a folder of several files can be written to ``target``.
 
     Raises:
         PortingError: its suffix is that of a single file.
@@ -116,7 +116,7 @@ def check_folder(target: Path) -> None:
     if target.suffix in BY_SUFFIX:
         raise PortingError(
             f"cannot write {target}: it would become a folder, but {target.suffix} is the suffix of a file; choose a "
-            "name without it, or write a single file (neutral, torch, paddle or nnx, without shards)"
+            "name without it, or write a single file (a dialect such as neutral or torch, and no shards)"
         )
     files.check_folder(target)
 

@@ -120,13 +120,13 @@ class StateDict:
         return Layout(self.table.places(config), added)
 
     def remark(self, checkpoint: Checkpoint) -> str:
-        """Return what a user needs to read the written file again."""
+        """See ``Dialect.remark``: how to read the written weights again."""
         same = [name for name, config in recipes().items() if config == checkpoint.config]
         if same:
-            return f"the file has no configuration; to read it again, add --config {same[0]}"
+            return f"the weights have no configuration; to read them again, add --config {same[0]}"
         return (
-            "the file has no configuration; save it with triglot inspect SOURCE --json config.json, and add --config "
-            "config.json to read the file again"
+            "the weights have no configuration; save it with triglot inspect SOURCE --json config.json (with the same "
+            "--set, --heads etc. as here), and add --config config.json to read them again"
         )
 
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
