@@ -50,11 +50,12 @@ def environment() -> dict[str, Any]:
 
     The version of a package that is not installed is None.
     """
+    known = instructions()
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "instructions": None if (known := instructions()) is None else ", ".join(known) or "none that matter",
+        "instructions": None if known is None else ", ".join(known) or "none known to Triglot",
         "cores": cores(),
         "packages": {name: version(name) for name in PACKAGES},
         "variables": variables(),

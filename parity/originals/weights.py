@@ -1,4 +1,4 @@
-"""Find out whether a port that computes something else than its original has other weights, too."""
+"""Compare the weights of a port with those of its original, once their results differ."""
 
 import numpy as np
 

@@ -125,11 +125,13 @@ def test_what_no_tensor_shows_is_asked_for(framework, make_checkpoint, tmp_path)
 
 def test_a_port_says_how_to_read_its_file_again(command, workplace):
     _, out, _ = command("port", "bert-base-tiny", "out.pt", "--target-dialect", "torch")
-    assert "the weights have no configuration; to read them again, add --config bert-base-tiny" in " ".join(out.split())
+    assert "the target does not store the configuration; pass --config bert-base-tiny when you read it" in " ".join(
+        out.split()
+    )
     assert command("port", "out.pt", "copy.npz", "--source-dialect", "torch", "--config", "bert-base-tiny")[0] == 0
     source = "bert-base-tiny", "--set", "norm_eps=1e-3"
     _, out, _ = command("port", *source, "out.pt", "--target-dialect", "torch")
-    assert "save it with triglot inspect SOURCE --json config.json" in " ".join(out.split())
+    assert "run triglot inspect SOURCE --json config.json" in " ".join(out.split())
     assert command("inspect", *source, "--json", "config.json")[0] == 0
     assert command("port", "out.pt", "other.npz", "--source-dialect", "torch", "--config", "config.json")[0] == 0
     assert triglot.load("other.npz").config.norm_eps == 1e-3

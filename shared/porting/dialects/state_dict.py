@@ -120,13 +120,13 @@ class StateDict:
         return Layout(self.table.places(config), added)
 
     def remark(self, checkpoint: Checkpoint) -> str:
-        """See ``Dialect.remark``: how to read the written weights again."""
+        """See ``Dialect.remark``. It says how to read the target later."""
         same = [name for name, config in recipes().items() if config == checkpoint.config]
         if same:
-            return f"the weights have no configuration; to read them again, add --config {same[0]}"
+            return f"the target does not store the configuration; pass --config {same[0]} when you read it"
         return (
-            "the weights have no configuration; save it with triglot inspect SOURCE --json config.json (with the same "
-            "--set, --heads etc. as here), and add --config config.json to read them again"
+            "the target does not store the configuration; run triglot inspect SOURCE --json config.json with the same "
+            "options (--set, --heads), and pass --config config.json when you read the target"
         )
 
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:
