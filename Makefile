@@ -8,6 +8,7 @@
 # make help         print this list
 #
 # Long proofs:
+# make test-all     run the tests and those that take long (half an hour)
 # make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
 # make fuzz         read two million damaged files: checkpoints and other formats
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
@@ -31,13 +32,16 @@ READY := .venv/ready
 MODEL ?= minilm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: browser real-models parity test lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints porting embedding
+.PHONY: browser real-models parity test test-all lint format clean help fuzz audit articles training gpu bench-proof convergence generation startup checkpoints porting embedding
 
 parity: $(READY)
 	$(BIN)/triglot parity $(MODEL)
 
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadgroup
+
+test-all: $(READY)
+	$(BIN)/pytest -n auto --dist loadgroup --long
 
 lint: $(READY)
 	$(BIN)/ruff check

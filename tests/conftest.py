@@ -66,7 +66,8 @@ def pytest_addoption(parser):
     parser.addoption("--gpu", action="store_true", help="also run what needs a GPU, in the frameworks that find one")
     parser.addoption("--browser", default="", help="the Chromium that opens pages")
     parser.addoption("--real-models", default="", help="the folder of the package with a trained model")
-    parser.addoption("--mutations", default=900, type=int, help="damaged checkpoints to read")
+    parser.addoption("--long", action="store_true", help="also run the tests that take long")
+    parser.addoption("--mutations", default=450, type=int, help="damaged checkpoints to read")
 
 
 def pytest_configure(config):
@@ -78,7 +79,7 @@ def pytest_configure(config):
     else:
         # Without a GPU, results are the same on every machine. No framework has been imported yet.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if all(config.getoption(name) == default for name, default in SHORT_FORM.items()):
+    if _is_short_form(config):
         # XLA compiles for every shape, and the tests use each shape only a few times. Without its optimisation, the
         # tests of JAX take half as long. The long proofs run what a user runs.
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
@@ -104,12 +105,24 @@ def pytest_collection_modifyitems(config, items):
     left_out = [
         item
         for item in items
-        if any(map(item.get_closest_marker, unwanted)) or _parameters(item).get("tried_in") not in frameworks
+        if any(map(item.get_closest_marker, unwanted))
+        or _parameters(item).get("tried_in") not in frameworks
+        or (_is_short_form(config) and not config.getoption("--long") and _takes_long(item))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
+
+
+def _is_short_form(config):
+    return all(config.getoption(name) == default for name, default in SHORT_FORM.items())
+
+
+def _takes_long(item):
+    """Whether a mark ``long`` applies: one without arguments, or one whose arguments are parameters of this test."""
+    marks = item.iter_markers("long")
+    return any(all(_parameters(item)[name] == value for name, value in mark.kwargs.items()) for mark in marks)
 
 
 def _parameters(item):

@@ -50,6 +50,7 @@ def build(mode: str, framework: str = "torch") -> str:
     return f"triglot.build({framework!r}, triglot.initialize('bert-base-tiny'), mode={mode!r})"
 
 
+@pytest.mark.long(mode="jit")
 @pytest.mark.parametrize("mode", ["jit", "compiled"])
 def test_a_fast_mode_uses_freed_memory_again(mode: str):
     assert faults(build(mode)) <= KEPT
@@ -59,6 +60,7 @@ def test_eager_mode_leaves_the_allocator_as_it_is():
     assert faults(build("eager")) >= RETURNED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}],
@@ -68,20 +70,24 @@ def test_the_settings_of_the_user_win(settings: dict[str, str]):
     assert faults(build("compiled"), **settings) >= RETURNED
 
 
+@pytest.mark.long
 def test_settings_of_other_things_change_nothing():
     assert faults(build("compiled"), MALLOC_ARENA_MAX="2", GLIBC_TUNABLES="glibc.malloc.tcache_count=0") <= KEPT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", [IN_A_THREAD, MORE_IN_A_THREAD])
 def test_jit_in_jax_uses_memory_again_that_another_thread_freed(call: str):
     assert faults(f"{build('jit', 'jax')}; {build('compiled')}", call) <= KEPT  # the second build undoes nothing
 
 
+@pytest.mark.long(mode="compiled")
 @pytest.mark.parametrize(("mode", "expected"), [("jit", True), ("compiled", False)])
 def test_jit_in_jax_uses_memory_again_that_a_thread_of_jax_itself_freed(mode: str, expected: bool):
     assert (faults(f"{build(mode, 'jax')}; {PRODUCT}", IN_JAX) <= KEPT) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "name", "settings"),
     [
@@ -96,5 +102,6 @@ def test_other_threads_keep_their_own_heaps_otherwise(mode: str, name: str, sett
     assert faults(build(mode, name), IN_A_THREAD, **settings) >= RETURNED
 
 
+@pytest.mark.long
 def test_jit_in_jax_keeps_everything_in_the_one_heap_that_the_user_chose():
     assert faults(build("jit", "jax"), MORE_IN_A_THREAD, MALLOC_ARENA_MAX="1") <= KEPT

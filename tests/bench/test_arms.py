@@ -85,6 +85,7 @@ def test_peers_compute_only_what_their_encoder_computes(changes, stock, transfor
             assert why is None if reason is None else reason in (why or ""), arm
 
 
+@pytest.mark.long
 def test_ctranslate2_is_imported_before_pytorch():
     """In the other order, its short calls take 1.8 times as long."""
     code = (

@@ -83,6 +83,7 @@ cli.main()
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_resumable_file_and_no_process(workplace):
     arguments = ("--arm", "triglot-torch-eager", *SHORT, "--batch", "4", "--json", "bench.json")
     process = subprocess.Popen(
@@ -128,6 +129,7 @@ def test_ctrl_c_shows_the_rounds_of_the_group_that_it_ends(workplace, command, f
     assert not Path("bench.json").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_shows_the_rounds_before_a_new_process(workplace, command, faked, monkeypatch):
     monkeypatch.setattr(bench_command, "Settings", Settings)  # several processes
     monkeypatch.setattr(Workers, "restart", interrupt_now)
@@ -320,6 +322,7 @@ def test_memory_limit_is_refused_where_it_has_no_effect(workplace, command, monk
     assert "--memory-limit is only supported on Linux" in err
 
 
+@pytest.mark.long
 def test_a_cell_that_does_not_fit_is_a_skipped_row(workplace, command, faked):
     options = ("--arm", "fake-a", *SHORT, "--batch", "1", "--fill", "0.6")
     code, out, _ = command("bench", "bert-base-tiny", *options, "--json", "bench.json", "--markdown", "bench.md")
@@ -335,6 +338,7 @@ def test_a_cell_that_does_not_fit_is_a_skipped_row(workplace, command, faked):
     assert "of roofline" not in second
 
 
+@pytest.mark.long
 def test_weights_that_do_not_fit_a_dtype_are_a_skipped_row(workplace, command, make_checkpoint, faked):
     """The sweep continues with the next dtype and the next model."""
     checkpoint = make_checkpoint("bert-base-tiny")

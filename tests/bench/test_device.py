@@ -66,6 +66,7 @@ def test_a_missing_device_is_refused_before_it_is_used():
             gpu.check_device(name, "cuda", missing)
 
 
+@pytest.mark.long
 def test_a_machine_without_a_gpu_says_so_at_once(workplace, command, monkeypatch):
     """Only one process for each framework is started, and none for each arm."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

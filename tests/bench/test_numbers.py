@@ -59,6 +59,7 @@ def test_a_difference_of_a_tenth_is_seen():
         assert statistics.paired_ratio(ours, theirs, lambda _: 0).low > 1.03
 
 
+@pytest.mark.long
 def test_processes_that_differ_for_their_whole_lives_widen_the_interval():
     """Each process is slow or fast by chance. Intervals that ignore the processes miss the truth most of the time."""
     generator = np.random.default_rng(4)
@@ -83,6 +84,7 @@ def test_processes_that_differ_for_their_whole_lives_widen_the_interval():
     assert inside["taken for one"] < 150
 
 
+@pytest.mark.long
 def test_more_processes_until_the_interval_is_narrow_do_not_break_its_promise():
     """Stopping early is likely if the first processes are alike by chance."""
     generator = np.random.default_rng(5)

@@ -122,6 +122,7 @@ def test_plots_share_no_ids(rendered):
     assert len(set(defined)) == len(defined)
 
 
+@pytest.mark.long
 def test_plots_without_numbers_are_left_out():
     """A single cell has no curves. A generation has no roofline, and here no throughput."""
     assert "over batch" not in page.render(made((8,), (128,)))
@@ -159,6 +160,7 @@ def test_labels_do_not_overlap():
     assert heights[-1] < 1.001
 
 
+@pytest.mark.long
 def test_the_newest_result_is_a_page():
     newest = sorted(RESULTS.glob("*-bench.json"))[-1]
     assert "triglot-torch-eager" in page.render(document.read(newest))

@@ -113,6 +113,7 @@ def test_a_plain_script_times_an_arm(tmp_path, make_checkpoint):
         assert all(0 < each < 1000 * (time.perf_counter() - begin) for each in milliseconds)
 
 
+@pytest.mark.long(arm="fake-crash")
 @pytest.mark.parametrize(
     ("arm", "failure"), [("fake-crash", "died by signal SIGSEGV"), ("fake-killed", "died by signal SIGKILL")]
 )

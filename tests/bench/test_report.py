@@ -89,6 +89,7 @@ def test_a_report_keeps_the_processes_of_the_rounds():
         document.from_json(content)
 
 
+@pytest.mark.long
 def test_several_models_have_cells_of_their_own(workplace, command, monkeypatch, fakes):
     """A model that is asked for later is added to the report."""
     monkeypatch.setattr(roofline, "measure", lambda *_: NO_ROOFLINE)
@@ -236,6 +237,8 @@ def compare(command, *options):
     return command("bench", "bert-base-tiny", *OPTIONS_OF_CELL, *arms, "--compare", "then.json", *options)
 
 
+@pytest.mark.long(factor=10)
+@pytest.mark.long(factor=0.9)
 @pytest.mark.parametrize(
     ("factor", "code", "verdict"), [(0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")]
 )
@@ -272,6 +275,7 @@ def test_a_slowdown_among_processes_that_differ_is_found(now):
     assert {change.verdict for change in comparison.compare(now, now).cases} == {"same"}
 
 
+@pytest.mark.long
 def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, command):
     write_scaled(now, 1, "then.json")
     gone = next(result for result in now.results if result.case.arm == "fake-b")
@@ -280,6 +284,7 @@ def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, comm
     assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
 
 
+@pytest.mark.long
 def test_reports_without_common_cases_are_refused_before_the_work(now, workplace, command, monkeypatch):
     content = write_scaled(now, 1, "then.json")
     monkeypatch.setattr(sweep_module.Sweep, "run", lambda *_, **__: pytest.fail("nothing should be timed"))

@@ -76,6 +76,7 @@ def kill_in_turn(monkeypatch, arm, *, group=1):
     monkeypatch.setattr(sweep_module, "take_turns", counting_turns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [["fake-b"], ["fake-b", "fake-d"]])
 def test_a_dead_baseline_is_timed_beside_the_others(others, workplace, command, monkeypatch):
     """The others are compared with each other. A single one becomes the baseline."""
@@ -92,6 +93,7 @@ def test_a_dead_baseline_is_timed_beside_the_others(others, workplace, command, 
     assert [ratio["a"].split("/")[0] for ratio in written()["ratios"] if ratio.get("again")] == [f"{others[0]}*"]
 
 
+@pytest.mark.long
 def test_results_from_other_environment_variables_are_not_reused(workplace, command, monkeypatch):
     def measure(switch, *options):
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", switch)
@@ -109,6 +111,7 @@ def test_results_from_other_environment_variables_are_not_reused(workplace, comm
     assert [each["gflops"] for each in written()["roofline"]] == [200.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", [1, 2])
 def test_the_successor_of_a_baseline_stays_the_baseline(group, workplace, command, monkeypatch):
     """The baseline dies in the first group, or in the second. All later arms are compared with its successor."""
@@ -128,6 +131,7 @@ def test_the_successor_of_a_baseline_stays_the_baseline(group, workplace, comman
     assert [arm for arm, row in rows().items() if not row.ratio] == [successor]
 
 
+@pytest.mark.long
 def test_arms_without_a_ratio_are_timed_again(workplace, command):
     """A baseline that dies too late leaves such arms. A single arm needs no ratio."""
     assert command(*BENCH, *options_for("fake-b")) == (0, "", "")
@@ -158,6 +162,7 @@ def test_cells_of_sentences_can_be_resumed(workplace, command):
     assert ratio["b"] == case["id"]
 
 
+@pytest.mark.long
 def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     """Otherwise a wrong arm would be forgotten, and the exit code with it."""
     assert command(*BENCH, *options_for("fake-a", "fake-inaccurate"))[0] == 1
@@ -171,6 +176,7 @@ def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     assert [case["arm"] for case in written()["cases"]].count("fake-inaccurate") == 1
 
 
+@pytest.mark.long
 def test_an_interrupted_resumption_keeps_the_results_of_later_cells(workplace, command, monkeypatch):
     sizes = ("--batch", "3", *BENCH[1:])  # smaller batches come first
     assert command("bench", *sizes, *options_for("fake-a")) == (0, "", "")
@@ -190,6 +196,7 @@ def test_an_interrupted_resumption_keeps_the_results_of_later_cells(workplace, c
     assert [case["arm"] for name, case in now.items() if name not in first] == ["fake-b"]
 
 
+@pytest.mark.long
 def test_a_cell_that_could_not_be_prepared_is_tried_again(workplace, command, monkeypatch):
     """For example, because the disk was full. What was timed before stays."""
 
@@ -208,6 +215,7 @@ def test_a_cell_that_could_not_be_prepared_is_tried_again(workplace, command, mo
     assert [case["status"] for case in written()["cases"]] == ["ok"] * 3
 
 
+@pytest.mark.long
 def test_limits_may_change_before_resuming(workplace, command):
     """Otherwise a case that took too long, or too much memory, could not have another try."""
     assert command(*BENCH, *options_for("fake-a"), "--time-limit", "100") == (0, "", "")
@@ -220,6 +228,7 @@ def test_limits_may_change_before_resuming(workplace, command):
     assert "rounds 2, not 3" in err
 
 
+@pytest.mark.long
 def test_results_that_are_not_asked_for_stay(workplace, command, monkeypatch):
     assert command(*BENCH, *options_for("fake-a")) == (0, "", "")
     first = written()

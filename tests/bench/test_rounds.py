@@ -39,6 +39,7 @@ def test_the_rounds_of_a_slow_arm_are_spread_evenly(wanted, planned):
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 
+@pytest.mark.long
 def test_rounds_are_spread_over_processes(swept, monkeypatch):
     """Each process is warmed up. Only the outputs of the first are judged."""
     judged, warmed, compared = [], [], []
@@ -65,6 +66,7 @@ def test_rounds_are_spread_over_processes(swept, monkeypatch):
     assert rounds.process_of_round(11, 8, 4) == 5, "rounds beyond the planned ones have further processes"
 
 
+@pytest.mark.long(dying="fake-b")
 @pytest.mark.parametrize(("dying", "baseline"), [("fake-a", "fake-b"), ("fake-b", "fake-a")])
 def test_an_arm_that_dies_in_a_later_process_fails(dying, baseline, swept, monkeypatch):
     """Whether it is the baseline or not."""
@@ -101,6 +103,7 @@ def test_a_ratio_comes_only_from_shared_rounds(swept, monkeypatch):
     assert interval == pytest.approx((3 / 1.018, 3 * 1.018), rel=1e-3), "no round deviates"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dies_at", "shared_rounds"), [(5, {"fake-b": 6, "fake-c": 7}), (47, {})])
 def test_a_late_baseline_has_ratios_only_from_enough_rounds(dies_at, shared_rounds, swept, monkeypatch):
     """Two slow arms share few rounds. The arm with most turns becomes the baseline."""

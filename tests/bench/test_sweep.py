@@ -54,6 +54,7 @@ def test_a_failed_arm_is_a_row_and_the_sweep_continues(swept):
     assert "| fake-crash | failed: died by signal SIGSEGV" in tables.markdown(report)
 
 
+@pytest.mark.long(failing="fake-killed")
 @pytest.mark.parametrize("failing", ["fake-crash", "fake-killed"], ids=["when it is built", "later"])
 def test_a_baseline_that_fails_is_replaced(failing, swept):
     sweep, results = swept([failing, "fake-a", "fake-b", "fake-c"], together=1, again=False)
@@ -62,6 +63,7 @@ def test_a_baseline_that_fails_is_replaced(failing, swept):
     assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
 
 
+@pytest.mark.long
 def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
     for limit, timed in ((1024, 2), (None, 3)):
         _, results = swept(["fake-a", "fake-hoard", "fake-b"], memory_limit_mb=limit, time_limit=60)
@@ -72,6 +74,7 @@ def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
     assert worker_processes() == []
 
 
+@pytest.mark.long
 def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
     """Up to six times as long, until the intervals are narrow, as long as time remains."""
     for precise, seconds, factor in ((True, 30, 1), (False, 30, 6), (False, 0, 1)):
@@ -82,6 +85,7 @@ def test_an_unsteady_machine_is_measured_for_longer(swept, monkeypatch):
         assert len(sweep.comparisons) == 1  # with its twin
 
 
+@pytest.mark.long
 def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept):
     """Whether it is the baseline or not."""
     for arms in (["fake-a", "fake-fixed-shapes"], ["fake-fixed-shapes", "fake-a"]):
@@ -94,6 +98,7 @@ def test_an_arm_that_fails_on_new_shapes_keeps_its_times(swept):
     assert worker_processes() == []
 
 
+@pytest.mark.long
 def test_new_shapes_of_the_baseline_are_timed_after_all_groups(swept, monkeypatch):
     """Until then, the groups are compared with a process that has seen no other shapes."""
     names, requests = {}, []
@@ -142,6 +147,7 @@ def test_large_models_have_fewer_workers_alive():
     assert sweep_module.group_size(500, 3, available_mb=100) == 1
 
 
+@pytest.mark.long
 def test_memory_for_judging_is_returned_to_the_system(swept, monkeypatch):
     """For every arm, including those that are wrong, before the next one is built."""
     calls = []

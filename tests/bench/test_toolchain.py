@@ -69,6 +69,7 @@ def test_a_full_disk_is_a_row(swept, monkeypatch):
     assert "No space left on device" in results["fake-compiled"].failure
 
 
+@pytest.mark.long
 def test_only_arms_that_pytorch_compiles_to_cpp_need_the_caches(swept, monkeypatch):
     prepared_for = []
     monkeypatch.setattr(Toolchain, "copy_to", lambda _, folder: prepared_for.append(folder.name))

@@ -56,6 +56,7 @@ def expected(tmp_path_factory):
     return get
 
 
+@pytest.mark.long(workload="forward+backward")
 @pytest.mark.xdist_group("training arms")
 @pytest.mark.filterwarnings("ignore")  # of the peers
 @pytest.mark.parametrize("workload", WITH_GRADIENTS)
@@ -98,6 +99,7 @@ def first_step(checkpoint, batch):
     return name_first_step(outcome.loss, model.moments().first, model.weights())
 
 
+@pytest.mark.long
 def test_wrong_training_is_noticed(task, expectation):
     checkpoint, (batch,) = task
     outputs = first_step(checkpoint, batch)
@@ -123,6 +125,7 @@ def test_wrong_training_is_noticed(task, expectation):
         assert (judgement.verdict, judgement.name) == ("diverged", missing)
 
 
+@pytest.mark.long
 def test_gradients_that_the_reference_does_not_confirm_are_not_the_truth(task, tmp_path, monkeypatch):
     """The next framework is asked. If there is none, the error says why."""
     checkpoint, (batch,) = task

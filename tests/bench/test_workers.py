@@ -121,6 +121,7 @@ def test_an_arm_runs_in_the_environment_of_the_user(swept, monkeypatch):
     assert changed - set(THREAD_VARIABLES) == {*only_cold_starts, only_messages, only_gpu}
 
 
+@pytest.mark.long
 def test_workers_share_no_compiler_cache(swept, monkeypatch):
     """A shared cache would shorten cold starts."""
     folders = []
@@ -204,6 +205,7 @@ def test_the_peak_of_memory_is_in_bytes_on_macos_too(monkeypatch, tmp_path):
     assert before <= load.peak_resident() <= 2 * before
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_more_rounds")
 def test_generated_tokens_are_counted(make_checkpoint):
     """Generated tokens count up to the end of each target, padding included. The first token is given."""

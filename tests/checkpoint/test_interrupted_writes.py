@@ -15,6 +15,7 @@ KILLS = 100
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
+@pytest.mark.long(way="named")
 @pytest.mark.parametrize("way", ["unnamed", "named"])
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(way, tmp_path):
     command = [sys.executable, killing.__file__, tmp_path, str(KILLS), way]
@@ -98,6 +99,7 @@ def test_a_full_file_system_leaves_the_old_file(source, folder):
     assert_refused_in_one_line(command, folder, "No space left on device")
 
 
+@pytest.mark.long
 def test_a_size_limit_leaves_the_old_file(source, folder):
     command = [sys.executable, "-c", LIMIT_SIZES + WRITE_TOO_MUCH, folder, source]
     assert_refused_in_one_line(command, folder, "File too large")

@@ -12,6 +12,7 @@ from triglot.parity.audit.run import NOTHING, Outcome
 from triglot.shared.errors import OutputError
 
 
+@pytest.mark.long
 def test_audit_shows_what_each_rule_sees(command, workplace):
     code, out, err = command(
         *("audit", "--framework", "torch", "--bug", "tanh GELU", "--models", "1", "--jobs", "1"),

@@ -103,14 +103,14 @@ def test_parity_of_a_wrong_model_exits_with_1(tmp_path, checkpoint_file):
 
 
 def test_quiet_prints_nothing(checkpoint_file):
-    result = run("parity", checkpoint_file, "--framework", "torch", "--threads", 1, "--quiet")
+    result = run("parity", checkpoint_file, "--framework", "torch", "--check", "forward", "--threads", 1, "--quiet")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 def test_the_seed_changes_the_weights_of_a_recipe():
-    first, second = (
-        run("parity", "dygraph-tiny", "--framework", "torch", "--threads", 1, "--seed", seed).stdout for seed in (0, 1)
-    )
+    command = ("parity", "dygraph-tiny", "--framework", "torch", "--check", "forward", "--threads", 1, "--seed")
+    first, second = (run(*command, seed).stdout for seed in (0, 1))
     assert first.splitlines()[1].startswith("weights ")
     assert first.splitlines()[1] != second.splitlines()[1]
 
@@ -187,6 +187,7 @@ def test_port_keeps_the_heads_that_are_named(heads, kept, make_checkpoint, tmp_p
     assert (result.returncode, result.stderr.startswith(message)) == (2, True)
 
 
+@pytest.mark.long
 def test_parity_on_inputs_from_a_file_and_in_another_python(checkpoint_file, tmp_path):
     ids = np.arange(12).reshape(3, 4)
     np.savez(tmp_path / "inputs.npz", token_ids=ids, valid=ids % 4 < 3, segment_ids=ids % 2)
@@ -309,6 +310,8 @@ def test_a_report_to_a_device_or_link_keeps_it(tmp_path):
     assert json.loads((tmp_path / "real.json").read_text())
 
 
+@pytest.mark.long(framework="paddle")
+@pytest.mark.long(framework="jax")
 def test_a_missing_gpu_is_reported(checkpoint_file, framework):
     result = run("parity", checkpoint_file, "--framework", framework, "--device", "cuda", "--threads", 1)
     assert result.returncode == 2

@@ -38,6 +38,7 @@ def run(command):
     return succeed
 
 
+@pytest.mark.long(framework="jax")
 def test_it_trains_and_writes_a_checkpoint_a_report_and_curves(run, framework, workplace):
     arguments = (*TINY[:-1], "--framework", framework, "--steps", "3", "--json", "report.json", "--plot", "curves.png")
     out = run(*arguments)
@@ -186,6 +187,7 @@ def start_training(*arguments):
     pytest.fail("no checkpoint within a minute")
 
 
+@pytest.mark.long(number=signal.SIGTERM)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_after_a_step_and_writes_the_checkpoint(workplace, number):
     process = start_training("--steps", "100000", "--save-every", "5", "--target", "run.npz", "--json", "run.json")
@@ -244,6 +246,8 @@ def test_score_counts_correct_tokens_and_sentences(framework):
     assert triglot.score(checkpoint, framework, seed=3, count=4) == expected
 
 
+@pytest.mark.long(framework="jax")
+@pytest.mark.long(framework="torch")
 def test_quiet_is_quiet(framework, workplace):
     """Messages that a framework prints when it is imported are not errors."""
     command = [sys.executable, "-P", "-m", "triglot", *TINY, "--framework", framework, "--steps", "1"]

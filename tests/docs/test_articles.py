@@ -111,6 +111,7 @@ def assert_within_budget(values, expected, noise, dtype):
             raise AssertionError(f"{name}: {error / limit:.3g} times the budget")
 
 
+@pytest.mark.long(framework="jax", dtype="float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_framework_computes_what_the_article_computes(framework, article, task, dtype):
     _, checkpoint = article

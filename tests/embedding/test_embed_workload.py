@@ -89,6 +89,7 @@ def test_the_encoder_may_be_in_a_folder_of_the_model(sentence_folder, tmp_path):
     assert work.judge(model.outputs(model.call())).verdict == "pass"
 
 
+@pytest.mark.long
 def test_the_command_times_texts(sentence_folder, workplace, command):
     arms = ("--arm", "triglot-torch-compiled", "--arm", PEER, "--arm", "onnxruntime")
     options = ("--workload", "embed", "--quick", "--batch", "16", "--length", "16", "--seconds", "0.1", "--quiet")

@@ -40,6 +40,7 @@ def test_the_trained_minilm(tokenizer):
     assert_vectors(Embedder("minilm").encode(texts), truth, noise)
 
 
+@pytest.mark.long
 def test_an_encoder_without_a_sentence_embedding(tokenizer, tmp_path):
     """Pooling is what the library does with such a folder: the mean."""
     folder = tmp_path / "encoder"

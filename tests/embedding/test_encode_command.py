@@ -56,6 +56,7 @@ def test_options(sentence_folder, texts, command, tokenizer, without_cpp):
     assert command("encode", sentence_folder, "texts.jsonl", "2.npy", "--field", "body", "--quiet") == (0, "", "")
 
 
+@pytest.mark.long
 def test_slow_bfloat16_is_one_line(sentence_folder, workplace, command):
     (workplace / "texts.txt").write_text("")
     options = (sentence_folder, "texts.txt", "out.npy", "--framework", "jax", "--dtype", "bfloat16")
@@ -80,6 +81,7 @@ finally:
 """
 
 
+@pytest.mark.long
 def test_threads(sentence_folder, workplace):
     """The framework uses one thread if the command says so. Without it, PyTorch uses one per core."""
     (workplace / "texts.txt").write_text("")

@@ -199,6 +199,7 @@ def test_weights_are_averaged_over_heads(implementation, sharp_attention):
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=0, atol=SOURCES * 4 * 2.0**-53)
 
 
+@pytest.mark.long(framework="jax")
 @pytest.mark.parametrize("sizes", [{"value_size": 11}, {"key_size": 1, "value_size": 2, "heads": 7}])
 def test_other_key_and_value_sizes_pass_every_check(framework, sizes, make_checkpoint, check_small):
     """PyTorch's module lacks these sizes, so the reference judges."""
@@ -207,6 +208,7 @@ def test_other_key_and_value_sizes_pass_every_check(framework, sizes, make_check
     assert {row.name for row in report.rows} >= {"attention.output", "averaged", "api.attend", "api.attend.weights"}
 
 
+@pytest.mark.long(framework="jax")
 @pytest.mark.parametrize("biases", [{}, {"projection_bias": True}, {"output_bias": False}])
 def test_every_framework_passes_every_check(framework, biases, make_checkpoint, check_small):
     report = check_small(make_checkpoint(replace(CONFIG, **biases)), framework)

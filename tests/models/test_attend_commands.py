@@ -24,6 +24,7 @@ def test_a_batch_is_read_from_a_file(tmp_path):
         inputs.read_batch(CONFIG, tmp_path / "more.npz")
 
 
+@pytest.mark.long
 def test_parity_of_the_recipe_on_a_file_of_inputs(command, workplace):
     np.savez(workplace / "batch.npz", **vectors(), bias=bias_of((ROWS * HEADS, *SQUARE)))
     code, shown, _ = command("parity", "multihead-tiny", "--inputs", "batch.npz", "--json", "report.json")

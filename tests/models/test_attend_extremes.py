@@ -121,6 +121,7 @@ def test_lowest_bias_never_gives_nan(implementation, masking, lowest, dtype, sha
         np.testing.assert_allclose(weights[1:, 1:], free[1:, 1:], rtol=0, atol=4 * precision)
 
 
+@pytest.mark.long(framework="jax", dtype="float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["translation-tiny", "annotated-tiny", "prenorm-tiny"])
 def test_target_that_begins_with_padding_has_finite_scores(framework, name, dtype, make_checkpoint):

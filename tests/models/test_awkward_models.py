@@ -121,6 +121,7 @@ def test_every_framework_is_within_the_noise(framework, model, batch, truth):
     assert_within_noise({"output": built.encode(*arrays), **values}, truth)
 
 
+@pytest.mark.long(framework="jax")
 def test_every_step_passes_every_check(framework, model, check_small):
     """``make audit`` tries all of the models."""
     _, ported = model

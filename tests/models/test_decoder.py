@@ -98,6 +98,7 @@ def test_encoder_decoder_encodes_but_refuses_heads(implementation, built):
     np.testing.assert_array_equal(model.encode(SOURCE), trace["output"])
 
 
+@pytest.mark.long(implementation="jax")
 def test_a_pair_that_reads_vectors_returns_vectors(implementation, make_checkpoint):
     model, batch = impls.build(implementation, make_checkpoint(VECTORS)), random_pair(VECTORS)
     trace, decoded = model.trace(batch), forward(model, batch)
@@ -117,6 +118,7 @@ def test_a_pair_that_reads_vectors_returns_vectors(implementation, make_checkpoi
         model.loss_and_gradients(batch)
 
 
+@pytest.mark.long(implementation="jax")
 def test_a_pair_that_reads_vectors_is_causal(implementation, make_checkpoint):
     model, batch = impls.build(implementation, make_checkpoint(VECTORS), dtype="float64"), random_pair(VECTORS)
     later = batch.target.copy()
@@ -148,6 +150,7 @@ def test_pad_id_decides_which_tokens_are_real_by_default(implementation, built):
     assert (everything[1, 2:] != 0).all()
 
 
+@pytest.mark.long(implementation="jax")
 def test_all_tokens_are_real_without_a_pad_id(implementation, make_checkpoint):
     model = impls.build(implementation, make_checkpoint(ANNOTATED))
     source, target = np.array([[3, 4, 2]]), np.array([[0, 2]])
@@ -155,6 +158,7 @@ def test_all_tokens_are_real_without_a_pad_id(implementation, make_checkpoint):
     np.testing.assert_array_equal(model.forward(source, target), model.forward(source, target, *everything))
 
 
+@pytest.mark.long(implementation="jax")
 @pytest.mark.parametrize("config", [TRANSLATION, ANNOTATED], ids=["exclude", "fill"])
 def test_padding_and_later_tokens_change_nothing(implementation, config, make_checkpoint):
     model = impls.build(implementation, make_checkpoint(config), dtype="float64")
@@ -201,12 +205,14 @@ def test_source_and_target_share_one_table(implementation, make_checkpoint):
     assert (apart["embeddings.sum"] != apart["target_embeddings.sum"]).any()
 
 
+@pytest.mark.long(framework="jax")
 def test_shared_tables_pass_every_check(framework, make_checkpoint, check_small):
     config = replace(SHARED, layers=1, decoder_layers=1)
     report = check_small(make_checkpoint(config), framework)
     assert report.verdict == "pass", [row for row in report.rows if row.verdict != "pass"]
 
 
+@pytest.mark.long(framework="jax")
 def test_target_shorter_than_the_source_passes_every_check(framework, make_checkpoint, check_small):
     config = replace(ANNOTATED, target_max_length=3, layers=1, decoder_layers=1, attention_output_activation="relu")
     report = check_small(make_checkpoint(config), framework)

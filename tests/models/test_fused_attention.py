@@ -18,6 +18,7 @@ from triglot.shared import inputs
 NO_BIAS = {"projection_bias": False, "output_bias": False, "key_size": 5, "attention_output_activation": "relu"}
 
 
+@pytest.mark.long(fields=NO_BIAS)
 @pytest.mark.parametrize("fields", [{}, NO_BIAS], ids=["BERT", "no biases, key size 5, relu"])
 def test_fused_attention_is_right(fields):
     checkpoint = triglot.initialize(replace(BERT_WITH_HEADS, **fields))

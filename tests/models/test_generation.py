@@ -111,6 +111,7 @@ def test_max_length_cuts_the_target(implementation, length):
     np.testing.assert_array_equal(model.generate(sources(config), max_length=length), whole[:, :length])
 
 
+@pytest.mark.long(framework="jax")
 def test_generation_uses_trained_weights(framework):
     config = CONFIGS["translation"]
     checkpoint, ids = varied_model(config), sources(config)

@@ -175,6 +175,7 @@ def test_unknown_dtype_is_refused(implementation, make_checkpoint):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), dtype="int8")
 
 
+@pytest.mark.long(framework="jax", dtype="float16")
 @pytest.mark.parametrize("dtype", HALVES)
 def test_16_bit_dtypes(framework, dtype, make_checkpoint, batch_of):
     """Weights and values have the dtype. Paddle, which lacks the kernels on a CPU, refuses."""
@@ -238,6 +239,7 @@ def test_missing_device_is_refused(implementation, make_checkpoint):
         impls.build(implementation, make_checkpoint("bert-base-tiny"), device="cuda")
 
 
+@pytest.mark.long(framework="jax")
 def test_float64_models_do_not_change_other_models(framework, make_checkpoint):
     """JAX has a global switch for float64, which must not be used."""
     checkpoint = make_checkpoint("bert-base-tiny")
@@ -245,6 +247,7 @@ def test_float64_models_do_not_change_other_models(framework, make_checkpoint):
     assert impls.build(framework, checkpoint).encode([[1, 2]]).dtype == np.float32
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs to fork processes that have not computed anything")
 def test_first_call_of_pytorch_in_a_process_is_exact():
     """Without the workaround in ``impls/pytorch``, 3 of 100 processes with two threads had a wrong first tanh."""

@@ -82,6 +82,7 @@ def test_check_refuses_wrong_arguments(arguments, error, message, make_checkpoin
         untyped.check(make_checkpoint(TINY), **arguments)
 
 
+@pytest.mark.long
 def test_infinite_time_limit_is_accepted(make_checkpoint):
     report = triglot.check(make_checkpoint(TINY), ["torch"], time_limit=float("inf"), threads=1)
     assert report.verdict == "pass"
@@ -117,12 +118,14 @@ def test_weights_beyond_the_dtype_are_refused(dtype, framework, make_checkpoint)
         triglot.check(checkpoint, [framework])
 
 
+@pytest.mark.long(framework="jax")
 def test_epsilon_that_a_kernel_refuses(framework, make_checkpoint, check_small):
     """Paddle's kernel accepts at most 0.001."""
     checkpoint = make_checkpoint(replace(TINY, norm_eps=0.01))
     assert check_small(checkpoint, framework).verdict == "pass"
 
 
+@pytest.mark.long(framework="jax")
 @pytest.mark.parametrize(("masking", "value"), [("add", -1e300), ("fill", -3.4028234663852886e38)])
 def test_extreme_masking_values(masking, value, framework, make_checkpoint, check_small):
     checkpoint = make_checkpoint(replace(TINY, masking=masking, masking_value=value))

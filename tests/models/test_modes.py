@@ -52,6 +52,8 @@ def test_compiled_outputs_agree_with_eager_ones(framework, config, mode, make_ch
     compare_with_eager(framework, make_checkpoint(config), mode)
 
 
+@pytest.mark.long(framework="torch")
+@pytest.mark.long(framework="jax")
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize(
     "config",
@@ -63,6 +65,7 @@ def test_a_compiled_norm_that_reads_the_size_of_vectors(framework, config, make_
     compare_with_eager(framework, make_checkpoint(replace(config, norm="scalar_layer_norm")), "compiled")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", COMPILED)
 def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
     """In a model whose padding cannot be skipped. Without heads, because each kernel takes a second to compile."""
@@ -134,6 +137,7 @@ def test_paddle_inference_engine_computes_in_bfloat16(config, lengths, make_chec
     assert {tensor.dtype for tensor in model.weights().values()} == {BFLOAT16}
 
 
+@pytest.mark.long(mode="jit")
 @pytest.mark.parametrize("mode", COMPILED)
 @pytest.mark.parametrize("name", KINDS)
 def test_paddle_rewrites_no_source(name, mode, make_checkpoint, monkeypatch):
@@ -248,6 +252,7 @@ def test_compiled_models_do_not_run_the_model_code(framework, mode, make_checkpo
     assert (model_code in executed_code(lambda: model.encode(ids))) == (mode == "eager")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("tried_in", ["torch"])
 def test_many_configurations_are_compiled_in_one_process(tried_in, make_checkpoint):

@@ -189,6 +189,8 @@ def test_paddle_keeps_no_copy_of_the_weights_beside_the_engine(monkeypatch):
     assert [layer() for layer in traced] == [None]
 
 
+@pytest.mark.long(framework="paddle")
+@pytest.mark.long(framework="jax")
 def test_a_variant_of_an_encoder_passes(framework, make_checkpoint, check_small):
     fields = {"activation": "gelu_tanh", "positions_skip_padding": True, "tasks": 3, **ALL_HEADS}
     checkpoint = make_checkpoint(replace(BERT_WITH_HEADS, layers=1, **fields))
@@ -237,6 +239,7 @@ def test_jax_traces_the_attention_once_for_all_layers(monkeypatch):
     assert len(traced) == 1
 
 
+@pytest.mark.long(framework="paddle")
 def test_an_encoder_of_vectors_passes(framework, make_checkpoint, check_small):
     report = check_small(
         make_checkpoint(replace(VECTORS, activation="relu")), framework, mode="compiled", checks=["forward"]

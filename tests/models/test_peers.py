@@ -31,6 +31,7 @@ def minilm():
     return model, batches[0], truth_of(model.checkpoint, batches[0])
 
 
+@pytest.mark.long
 def test_minilm_of_transformers(minilm):
     import torch
     import transformers
@@ -119,6 +120,7 @@ def test_dygraph_in_every_framework(framework, dygraph):
     assert_within_noise({"output": impls.build(framework, checkpoint).encode(batch.source, batch.valid)}, truth)
 
 
+@pytest.mark.long(framework="jax")
 def test_key_and_value_sizes_that_differ_from_hidden_size_over_heads(framework, make_checkpoint):
     """Key size 5 and value size 7, where D / H is 8. The truth is compared with attention written here in einsum."""
     config = replace(recipe("dygraph-tiny"), layers=1, key_size=5, value_size=7)
@@ -161,6 +163,7 @@ def test_sinusoidal_positions(implementation, make_checkpoint):
     np.testing.assert_allclose(embedded, expected, rtol=0, atol=2 * 2.0**-24 * 2)
 
 
+@pytest.mark.long(implementation="jax")
 def test_position_offset_skips_rows(implementation, make_checkpoint):
     config = replace(recipe("bert-base-tiny"), position_offset=2, segments=0)
     checkpoint = make_checkpoint(config)

@@ -10,6 +10,7 @@ import pytest
 from triglot.impls.paddlepaddle.backend import Backend
 
 
+@pytest.mark.long(chosen="1")
 @pytest.mark.parametrize("first", ["triglot.impls.paddlepaddle", "triglot, paddle, triglot.impls.paddlepaddle"])
 @pytest.mark.parametrize("chosen", [None, "1"])
 def test_paddle_leaves_the_threads_of_others_alone(chosen, first):
@@ -21,6 +22,7 @@ def test_paddle_leaves_the_threads_of_others_alone(chosen, first):
     assert run.stdout.strip() == str(chosen)
 
 
+@pytest.mark.long
 def test_a_number_of_threads_that_was_set_before_paddle_is_kept():
     code = "import os, triglot; os.environ['OMP_NUM_THREADS'] = '4'; import paddle, triglot.impls.paddlepaddle"
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

@@ -52,6 +52,7 @@ def test_by_default_all_are_chosen_but_gradients_and_training():
     assert "generation" not in selected_checks(None, recipe("bert-base-tiny"), "float32", "eager")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fields", [{"start_id": None}, {"start_id": 2, "pad_id": 2}, {"masking_value": -10.0}])
 def test_a_pair_that_cannot_generate_is_judged_without_generation(fields, make_checkpoint):
     fields = {"pad_id": 0, "start_id": 1, "end_id": 2, **fields}
@@ -216,6 +217,7 @@ def test_the_command_says_what_it_did_not_check(command):
     assert "every step alone" not in out
 
 
+@pytest.mark.long
 def test_the_command_shows_progress_where_there_is_no_terminal(command, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0)
     options = "--framework=torch", "--check=masks"
@@ -224,6 +226,7 @@ def test_the_command_shows_progress_where_there_is_no_terminal(command, monkeypa
     assert command("parity", "bert-base-tiny", *options, "--quiet") == (0, "", "")
 
 
+@pytest.mark.long
 def test_a_full_disk_does_not_hide_the_verdict(command):
     code, out, err = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", "--json=/dev/full")
     assert code == 2

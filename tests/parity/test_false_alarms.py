@@ -1,6 +1,6 @@
 """Correct implementations never diverge, however wild their models are.
 
-``make audit`` tries hundreds of wild models in every number format.
+``make test-all`` tries all of these, and ``make audit`` hundreds of other wild models in every number format.
 """
 
 import pytest
@@ -21,22 +21,26 @@ ONCE_CALLED_WRONG = {
     "padding that contributes by design": (59, "float16"),
 }
 # To save time, each model is tried in PyTorch only, unless this names other frameworks. Paddle has no 16-bit kernels on
-# a CPU.
+# a CPU. Only the quickest are not long.
 TRIED_ELSEWHERE = {
     "sums that are exact in almost every order": ("paddle",),
     "the variance of equal entries, computed in float64": ("paddle", "jax"),
 }
 TRIED = [(name, framework) for name in ONCE_CALLED_WRONG for framework in TRIED_ELSEWHERE.get(name, ("torch",))]
+QUICKEST = ("sums that are exact in almost every order", "padding that contributes by design")
 OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that contributes by design")  # of the reference
 
 
-@pytest.mark.parametrize(("name", "tried_in"), TRIED)
+@pytest.mark.parametrize(
+    ("name", "tried_in"), [pytest.param(*run, marks=[] if run[0] in QUICKEST else [pytest.mark.long]) for run in TRIED]
+)
 def test_correct_code_never_diverges(name, tried_in):
     seed, dtype = ONCE_CALLED_WRONG[name]
     (outcome,) = run(Task(NOTHING, tried_in, dtype, [seed], with_rules=False))
     assert outcome.verdict == ("incomplete" if name in OVERFLOWS else "pass"), outcome
 
 
+@pytest.mark.long
 def test_only_small_errors_may_precede_an_unlucky_rounding(monkeypatch):
     """Otherwise a model in which every step is almost wrong would pass."""
     monkeypatch.setattr(forward, "ORDINARY_SHARE", 0.01)

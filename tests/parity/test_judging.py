@@ -276,6 +276,7 @@ def huge_scores(make_checkpoint):
     return Checkpoint(weights.config, tensors)
 
 
+@pytest.mark.long(framework="jax")
 def test_an_overflow_of_float32_makes_the_verdict_incomplete(make_checkpoint, framework):
     """It is not the fault of the framework."""
     report = triglot.check(huge_scores(make_checkpoint), [framework], isolate=False)

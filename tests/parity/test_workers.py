@@ -79,6 +79,10 @@ def test_jax_leaves_memory_of_a_gpu_to_the_other_workers(tmp_path, monkeypatch):
     worker.close()
 
 
+@pytest.mark.long(kind="hanging child")
+@pytest.mark.long(kind="segfault")
+@pytest.mark.long(kind="exit")
+@pytest.mark.long(kind="hang")
 @pytest.mark.parametrize("kind", MISHAPS)
 def test_a_mishap_becomes_a_row_with_its_reason(kind, mishap, make_checkpoint, tmp_path):
     grandchild = tmp_path / "pid"
@@ -148,6 +152,7 @@ MEMORY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MEMORY)
 def test_running_out_of_memory_is_a_row_and_the_others_finish(kind, mishap, make_checkpoint):
     code, reason = MEMORY[kind]
@@ -218,6 +223,7 @@ def test_a_program_that_is_not_an_interpreter_is_refused_or_a_row(tmp_path, make
     assert not children()
 
 
+@pytest.mark.long
 def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
     from triglot.parity import checks
 

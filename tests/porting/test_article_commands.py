@@ -1,6 +1,7 @@
 """The commands port, inspect and check state dicts of the articles' own code."""
 
 import article_code as code
+import pytest
 import torch
 from article_files import bits, config_of, filled, make_state_dict, parameters_of
 
@@ -36,6 +37,7 @@ def test_the_command_takes_sizes(command, workplace):
     assert triglot.load("model.npz").config == config_of("annotated")
 
 
+@pytest.mark.long
 def test_the_parity_command_reads_a_state_dict(command, workplace):
     torch.save(make_state_dict("annotated"), "run.pt")
     arguments = ("parity", "run.pt", "--config", "annotated-tiny", "--framework", "torch", "--quiet")

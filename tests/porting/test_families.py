@@ -160,6 +160,7 @@ def test_every_framework_is_within_the_noise(framework, model, batch, truth):
     assert_judged_within_noise({"output": built.encode(*arrays), **values}, batch, truth)
 
 
+@pytest.mark.long(framework="jax")
 def test_every_step_passes_every_check(framework, model, check_small):
     """``make audit`` tries all of the models."""
     report = check_small(model[3], framework)

@@ -93,6 +93,7 @@ def test_flax_restores_what_is_written(saved, tmp_path):
     assert port(tmp_path / "out").digest == checkpoint.digest
 
 
+@pytest.mark.long(saved="BERT, pre-training")
 @pytest.mark.parametrize("saved", ["BERT, pre-training", "BERT, untied"], indirect=True)
 def test_flax_computes_the_same(saved):
     _, _, folder, parameters = saved

@@ -45,6 +45,7 @@ def judged(checkpoint, results, batch):
     return {row.name: row.verdict for row in rows}
 
 
+@pytest.mark.long(config=PAIR)
 @pytest.mark.parametrize("config", [VECTOR_ENCODER, PAIR], ids=["encoder", "pair"])
 @pytest.mark.parametrize("dialect", LIBRARIES)
 def test_a_library_runs_the_state_of_its_module(dialect, config, tmp_path):
@@ -141,6 +142,7 @@ def test_onnx_runtime_runs_a_file(exported, make_checkpoint):
         onnx_file.run(Original(path, "onnx", config), [random_batch(config, (3,))], "float32")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the exporter
 def test_an_onnx_file_decides_its_number_format(exported):
     ported = triglot.port(exported)

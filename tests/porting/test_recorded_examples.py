@@ -36,6 +36,7 @@ def test_results_without_a_token_to_judge_prove_nothing(make_checkpoint, tmp_pat
         triglot.port(checkpoint, example=path)
 
 
+@pytest.mark.long
 def test_parity_reads_an_ambiguous_file_with_an_example(make_checkpoint, command, workplace):
     square = replace(VECTOR_ENCODER, layers=1)
     checkpoint = make_checkpoint(square)

@@ -161,6 +161,7 @@ def test_a_damaged_pickle_is_refused_or_read(sound, place, change):
     assert all(isinstance(layout, torch_pickle.Layout) for layout in layouts.values())
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read(sound, data, tmp_path_factory):

@@ -132,6 +132,7 @@ def test_the_same_tensors_give_the_same_bytes(path):
     assert path.read_bytes() == first
 
 
+@pytest.mark.long
 def test_thousands_of_tensors_are_written_and_read(path):
     tensors = {f"layers.{number}.weight": np.full(1, number, np.float32) for number in range(5000)}
     write(tensors, path)

@@ -22,6 +22,7 @@ def test_an_original_that_does_not_exist_is_refused(command, workplace):
     assert (code, err) == (2, "triglot: minilm does not exist; give the folder or the file of the original, or none\n")
 
 
+@pytest.mark.long
 def test_a_verified_port_names_the_heads_that_were_not_compared(roberta_folder, command, workplace):
     (workplace / "model").mkdir()
     for name in ("config.json", "model.safetensors"):
@@ -49,6 +50,7 @@ def test_a_verified_port_names_the_heads_that_were_not_compared(roberta_folder, 
     assert words.endswith(" of its budget; not compared: logits (not in the port)")
 
 
+@pytest.mark.long
 def test_a_report_names_the_original(make_checkpoint, tmp_path):
     """In a process of its own, as the command runs it."""
     checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
@@ -73,6 +75,7 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
     assert "torch.nn gave no results: cannot read" in report.failures[0]
 
 
+@pytest.mark.long
 def test_a_report_names_the_weights_that_differ_from_the_original(make_checkpoint, tmp_path):
     checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
@@ -90,6 +93,7 @@ def test_a_report_names_the_weights_that_differ_from_the_original(make_checkpoin
     assert report.originals[1].endswith(f") and {number - 3} more")
 
 
+@pytest.mark.long
 def test_a_report_says_that_only_the_configurations_can_differ(roberta_folder):
     ported = triglot.port(roberta_folder)
     changed = Checkpoint(replace(ported.config, norm_eps=1e-2), ported.tensors)
@@ -125,6 +129,7 @@ def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
         triglot.check(make_checkpoint("multihead-tiny"), against=path)
 
 
+@pytest.mark.long
 def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, workplace):
     triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch")
     options = ("--config", "config.json", "--dtype", "bfloat16", "--verify")
@@ -134,6 +139,7 @@ def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, 
     assert re.search(r"verified: model\.pt in module of torch.* budget.* \(before --dtype\)", " ".join(out.split()))
 
 
+@pytest.mark.long
 def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
     triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch-transformer")
     answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]

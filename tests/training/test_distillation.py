@@ -84,6 +84,7 @@ def test_wrong_gradient_or_loss_is_detected(make_checkpoint):
             assert not judged.disagreement(loss, {**gradients, name: wrong}, *truth) <= 1, name
 
 
+@pytest.mark.long(framework="jax")
 @pytest.mark.usefixtures("without_cpp")
 @pytest.mark.parametrize("name", ["bert-base-tiny", pytest.param("translation-tiny", marks=pytest.mark.audit)])
 def test_compiled_training_agrees_with_eager_training(framework, name, make_checkpoint):
@@ -144,6 +145,7 @@ def test_float32_gradients_are_within_their_budget(name, mode, framework, make_c
         assert size == 0 or name.endswith("key.bias") or 1e-3 * size > allowed, f"{name}: 0.1% would not be detected"
 
 
+@pytest.mark.long(mode="jit")
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 def test_training_reaches_the_teacher_and_changes_no_unread_weight(mode, framework, make_checkpoint):
     """Mode "jit" trains on packed tokens. The models that resume are eager."""

@@ -141,6 +141,8 @@ def torch_dropouts(model):
     return modules
 
 
+@pytest.mark.long(framework="jax", name="annotated-tiny")
+@pytest.mark.long(framework="jax", name="prenorm-tiny")
 @pytest.mark.parametrize("name", DECODERS)
 def test_masks_have_the_effect_of_pytorch_dropout(framework, name, make_checkpoint):
     """The masks that ``torch.nn.Dropout`` drew give the same loss in every framework."""

@@ -35,6 +35,7 @@ def test_training_packs_tokens_unless_there_are_dropout_masks(dropped, framework
     assert [len(packing.tokens) for packing in packings] == ([] if dropped else [16, 16])
 
 
+@pytest.mark.long
 def test_jax_compiles_nothing_for_gradients_of_a_similar_batch(make_checkpoint):
     """All batches fall into one bucket, but each needs a different number of windows of each length.
 

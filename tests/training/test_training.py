@@ -59,6 +59,7 @@ def test_loss_is_the_cross_entropy_of_torch(implementation, task):
     assert value == pytest.approx(expected, rel=0, abs=1024 * 2.0**-53 * 10)
 
 
+@pytest.mark.long(framework="jax", recipe_name="translation-tiny")
 @pytest.mark.parametrize(
     ("recipe_name", "dtype"),
     [("translation-tiny", "float32"), ("dygraph-tiny", "float64")],
@@ -97,6 +98,7 @@ def training_of(checkpoint):
     return checkpoint.training
 
 
+@pytest.mark.long(framework="jax")
 def test_the_rate_falls_at_its_step(framework, make_checkpoint):
     """Not one step later: a quotient that a compiler rounds down would have it so at 41, as at 55 and 97."""
     decay_steps = 41
@@ -114,6 +116,7 @@ def test_the_rate_falls_at_its_step(framework, make_checkpoint):
     assert lengths[1] < 0.05 * lengths[0]
 
 
+@pytest.mark.long(framework="jax")
 def test_a_model_can_be_trained_twice(framework, make_checkpoint):
     """Anew, and from moments: each time as a model that has not been trained before."""
     checkpoint = make_checkpoint("translation-tiny")
@@ -171,6 +174,7 @@ def test_loss_that_is_not_finite_ends_the_training_unsaved(framework, make_check
     assert not (tmp_path / "run.npz").exists()
 
 
+@pytest.mark.long(framework="jax")
 def test_outcome_is_that_of_the_weights_before_the_step(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     batch: Any = labelled_batch(checkpoint.config)
@@ -191,6 +195,7 @@ def test_training_does_not_change_the_checkpoint(framework, make_checkpoint):
     assert checkpoint.digest == before
 
 
+@pytest.mark.long(dtype="float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_resumed_training_is_bit_identical(framework, dtype, make_checkpoint, tmp_path):
     """Resume from a file, in mid-epoch and after the rate fell by a factor that binary cannot represent."""
@@ -212,6 +217,7 @@ def test_resumed_training_is_bit_identical(framework, dtype, make_checkpoint, tm
     np.testing.assert_array_equal(training_of(resumed).history.accuracy, training_of(straight).history.accuracy)
 
 
+@pytest.mark.long(framework="jax")
 def test_plan_switches_dropout(framework, make_checkpoint):
     checkpoint = make_checkpoint("translation-tiny")
     losses = {

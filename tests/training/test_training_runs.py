@@ -110,6 +110,7 @@ def test_in_the_end_the_losses_are_within_five_percent(framework, other, pytestc
     assert ours[-5:].mean() == pytest.approx(theirs[-5:].mean(), rel=0.05)
 
 
+@pytest.mark.long(framework="jax")
 def test_dropout_drops_the_same_numbers_everywhere(framework, other, steps):
     """NumPy draws the masks."""
     ours, theirs = (
