@@ -95,19 +95,20 @@ def pytest_collection_modifyitems(config, items):
             # The tests of a file share what JAX compiled for their shapes, if they run in one process.
             framework = _parameters(item).get("framework", _parameters(item).get("tried_in", ""))
             item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {framework}"))
-    long = {
+    needed = {
         "audit": config.getoption("--seeds") > 1,
         "browser": config.getoption("--browser"),
         "real_models": config.getoption("--real-models"),
     }
-    unwanted = [mark for mark, wanted in long.items() if not wanted]
+    unwanted = [mark for mark, wanted in needed.items() if not wanted]
     frameworks = [*_frameworks(config), None]
+    without_long = _is_short_form(config) and not config.getoption("--long")
     left_out = [
         item
         for item in items
         if any(map(item.get_closest_marker, unwanted))
         or _parameters(item).get("tried_in") not in frameworks
-        or (_is_short_form(config) and not config.getoption("--long") and _takes_long(item))
+        or (without_long and _takes_long(item))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -120,9 +121,14 @@ def _is_short_form(config):
 
 
 def _takes_long(item):
-    """Whether a mark ``long`` applies: one without arguments, or one whose arguments are parameters of this test."""
-    marks = item.iter_markers("long")
-    return any(all(_parameters(item)[name] == value for name, value in mark.kwargs.items()) for mark in marks)
+    """Whether a mark ``long`` of this test applies: one whose arguments, if any, equal the test's parameters."""
+    parameters, marks = _parameters(item), list(item.iter_markers("long"))
+    for mark in marks:
+        if unknown := mark.kwargs.keys() - parameters.keys():
+            raise pytest.UsageError(
+                f"{item.nodeid}: the mark long names {sorted(unknown)}; expected {sorted(parameters)}"
+            )
+    return any(mark.kwargs.items() <= parameters.items() for mark in marks)
 
 
 def _parameters(item):

@@ -65,7 +65,7 @@ def test_a_compiled_norm_that_reads_the_size_of_vectors(framework, config, make_
     compare_with_eager(framework, make_checkpoint(replace(config, norm="scalar_layer_norm")), "compiled")
 
 
-@pytest.mark.long
+@pytest.mark.long(mode="jit")
 @pytest.mark.parametrize("mode", COMPILED)
 def test_cpp_of_pytorch_agrees_with_eager_outputs(mode, make_checkpoint):
     """In a model whose padding cannot be skipped. Without heads, because each kernel takes a second to compile."""

@@ -1,6 +1,7 @@
 """Correct implementations never diverge, however wild their models are.
 
-``make test-all`` tries all of these, and ``make audit`` hundreds of other wild models in every number format.
+``make test`` tries two of these models, ``make test-all`` all of them, and ``make audit`` hundreds of other wild models
+in every number format.
 """
 
 import pytest
@@ -21,18 +22,18 @@ ONCE_CALLED_WRONG = {
     "padding that contributes by design": (59, "float16"),
 }
 # To save time, each model is tried in PyTorch only, unless this names other frameworks. Paddle has no 16-bit kernels on
-# a CPU. Only the quickest are not long.
+# a CPU.
 TRIED_ELSEWHERE = {
     "sums that are exact in almost every order": ("paddle",),
     "the variance of equal entries, computed in float64": ("paddle", "jax"),
 }
 TRIED = [(name, framework) for name in ONCE_CALLED_WRONG for framework in TRIED_ELSEWHERE.get(name, ("torch",))]
-QUICKEST = ("sums that are exact in almost every order", "padding that contributes by design")
+NOT_LONG = ("sums that are exact in almost every order", "padding that contributes by design")
 OVERFLOWS = ("an overflow that the noise runs miss by chance", "padding that contributes by design")  # of the reference
 
 
 @pytest.mark.parametrize(
-    ("name", "tried_in"), [pytest.param(*run, marks=[] if run[0] in QUICKEST else [pytest.mark.long]) for run in TRIED]
+    ("name", "tried_in"), [pytest.param(*run, marks=[] if run[0] in NOT_LONG else [pytest.mark.long]) for run in TRIED]
 )
 def test_correct_code_never_diverges(name, tried_in):
     seed, dtype = ONCE_CALLED_WRONG[name]
