@@ -8,8 +8,8 @@
 # make help         print this list
 #
 # Long proofs:
-# make test-all     run the tests and those that take long (half an hour)
-# make browser      opens the pages of reports in a real Chromium, which it installs with apt-get
+# make test-all     run the tests, including the long ones (half an hour)
+# make browser      open the pages of reports in a real Chromium, which apt-get installs
 # make fuzz         read two million damaged files: checkpoints and other formats
 # make audit        run planted bugs with 20 seeds each, and thousands of correct models, in many hours
 # make articles     run the articles' own code at the sizes of the papers
@@ -21,7 +21,7 @@
 # Measurements:
 # make convergence  train the toy translation to the end in each framework (one hour)
 # make generation   measure how much faster decoding is with a key-value cache
-# make startup      measure how long the command takes to start
+# make startup      measure how long commands, imports and first vectors take
 # make checkpoints  measure how long checkpoints of 0.4 and 6 GB take to open
 # make porting      measure how long ports of 0.4 and 5 GB take, and how much memory they need
 # make embedding    compare text to vectors with sentence-transformers (about 15 minutes)

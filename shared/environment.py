@@ -24,7 +24,7 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 _PROCESSORS = Path("/proc/cpuinfo")
-# Instructions that decide how fast matrix products are, as Linux names them; the last three are of ARM.
+# Instructions that decide how fast matrix products are, as Linux names them; the last three are ARM's.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -50,12 +50,12 @@ def environment() -> dict[str, Any]:
 
     The version of a package that is not installed is None.
     """
-    known = instructions()
+    names = instructions()
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "instructions": None if known is None else ", ".join(known) or "none known to Triglot",
+        "instructions": None if names is None else ", ".join(names) or "none known to Triglot",
         "cores": cores(),
         "packages": {name: version(name) for name in PACKAGES},
         "variables": variables(),
@@ -134,8 +134,8 @@ def instructions(information: Path = _PROCESSORS) -> list[str] | None:
 
 def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
     """Return whether the processor has instructions for bfloat16; see ``instructions``."""
-    known = instructions(information)
-    return None if known is None else not _BFLOAT16.isdisjoint(known)
+    names = instructions(information)
+    return None if names is None else not _BFLOAT16.isdisjoint(names)
 
 
 def _processor() -> str:

@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config, items):
     }
     unwanted = [mark for mark, wanted in needed.items() if not wanted]
     frameworks = [*_frameworks(config), None]
-    without_long = _is_short_form(config) and not config.getoption("--long")
+    without_long = _leaves_out_long(config)
     left_out = [
         item
         for item in items
@@ -120,14 +120,16 @@ def _is_short_form(config):
     return all(config.getoption(name) == default for name, default in SHORT_FORM.items())
 
 
+def _leaves_out_long(config):
+    return _is_short_form(config) and not config.getoption("--long")
+
+
 def _takes_long(item):
     """Whether a mark ``long`` of this test applies: one whose arguments, if any, equal the test's parameters."""
     parameters, marks = _parameters(item), list(item.iter_markers("long"))
     for mark in marks:
-        if unknown := mark.kwargs.keys() - parameters.keys():
-            raise pytest.UsageError(
-                f"{item.nodeid}: the mark long names {sorted(unknown)}; expected {sorted(parameters)}"
-            )
+        if unknown := [*mark.args, *(name for name in mark.kwargs if name not in parameters)]:
+            raise pytest.UsageError(f"{item.nodeid}: the mark long names {unknown}; expected {sorted(parameters)}")
     return any(mark.kwargs.items() <= parameters.items() for mark in marks)
 
 
@@ -143,7 +145,10 @@ def pytest_collection_finish():
 
 
 def pytest_report_header(config):
-    return f"frameworks: {', '.join(_frameworks(config))}"
+    lines = [f"frameworks: {', '.join(_frameworks(config))}"]
+    if _leaves_out_long(config):
+        lines.append("long tests are left out; --long runs them")
+    return lines
 
 
 def pytest_generate_tests(metafunc):

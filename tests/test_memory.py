@@ -60,7 +60,7 @@ def test_eager_mode_leaves_the_allocator_as_it_is():
     assert faults(build("eager")) >= RETURNED
 
 
-@pytest.mark.long
+@pytest.mark.long(settings={"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"})
 @pytest.mark.parametrize(
     "settings",
     [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}],

@@ -162,6 +162,9 @@ class DeployedArm(PaddleArm):
             config.enable_mkldnn()
             config.set_cpu_math_library_num_threads(case.cell.threads)
             self.predictor = inference.create_predictor(config)
+        # Looked up once, because looking them up takes longer than using them.
+        self.input_handles = [self.predictor.get_input_handle(name) for name in self.predictor.get_input_names()]
+        self.output_handles = [self.predictor.get_output_handle(name) for name in self.predictor.get_output_names()]
 
     def outputs(self, results: list[Any]) -> Mapping[str, Array]:
         """Return what the first call returned for the first batch."""
@@ -169,9 +172,9 @@ class DeployedArm(PaddleArm):
 
     def _forward(self, number: int) -> dict[str, Any]:
         given = [tensor for tensor in self.inputs[number] if tensor is not None]
-        for name, tensor in zip(self.predictor.get_input_names(), given, strict=True):
-            self.predictor.get_input_handle(name).share_external_data(tensor)
+        for handle, tensor in zip(self.input_handles, given, strict=True):
+            handle.share_external_data(tensor)
         self.predictor.run()
-        handles = map(self.predictor.get_output_handle, self.predictor.get_output_names())
         # The engine orders outputs by the names that ``Encoder.forward`` gives them. Not every model has a pooler.
-        return dict(zip(("output", "pooler"), (handle.copy_to_cpu() for handle in handles), strict=False))
+        outputs = (handle.copy_to_cpu() for handle in self.output_handles)
+        return dict(zip(("output", "pooler"), outputs, strict=False))

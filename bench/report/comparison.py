@@ -100,6 +100,9 @@ def compare(old: Report, new: Report) -> Changes:
 def _differences(old: Report, new: Report) -> list[str]:
     """Return what else differs, in words."""
     before, now = (_facts(report, old.models.keys() & new.models.keys()) for report in (old, new))
+    for facts, others in ((now, before), (before, now)):
+        if "instructions" not in others:  # as in reports from before 29 November 2026
+            facts.pop("instructions", None)
     return [
         f"{name} was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
         for name in sorted(before.keys() | now.keys())

@@ -45,7 +45,7 @@ def short_table(report: Report) -> str:
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
         f"Milliseconds per call, for every arm (a way to compute the model) among the {ROWS} fastest in either size,",
-        f"of {len(rows[0])} arms in all. The fastest in the first size comes first.",
+        f"of {len(rows[0])} arms in all, sorted by their time relative to {shown[0].baseline} in the first size.",
         '"Of roofline" is the speed relative to the fastest matrix product.',
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),

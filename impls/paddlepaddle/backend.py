@@ -110,7 +110,7 @@ class Backend:
         """
         if workload != "forward":
             self._check_kernels()
-        # In mode "compiled", these two are programs of ``to_static``, too.
+        # In mode "compiled", generation and traces also run programs of ``to_static``.
         serial = self.mode == "jit" or (self.mode == "compiled" and workload in ("generation", "trace"))
         with _turn(self.device, serial), paddle.set_grad_enabled(workload in WITH_GRADIENTS):
             yield

@@ -124,7 +124,7 @@ def encode_padded(transformer: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     config, valid = transformer.config, inputs["valid"]
     padding = ~valid[:, :, None]
     if config.source_vocabulary:
-        x = transformer.embeddings(*map(inputs.get, NAMES))
+        x = transformer.embeddings(inputs["source"], valid, inputs.get("segment_ids"), inputs.get("task_ids"))
     else:
         x = inputs["source"].masked_fill(padding, 0.0)  # huge numbers would make the scores infinite
     mask = paddle.log(valid[:, None, None, :].astype(x.dtype))  # 0 for real tokens, minus infinity at padding
@@ -139,16 +139,11 @@ def encode_packed(transformer: Any, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     tokens = inputs["tokens"]
     packed = {name: paddle.gather(inputs[name].flatten(0, 1), tokens) for name in NAMES if name in inputs}
     x = packed["source"]
-    if transformer.config.source_vocabulary:
-        x = embedded(transformer, packed, inputs.get("positions"))
+    if transformer.config.source_vocabulary:  # each token is a row of its own, which begins at its position
+        ids = [packed[name][:, None] if name in packed else None for name in ("valid", "segment_ids", "task_ids")]
+        positions = inputs["positions"][:, None] if "positions" in inputs else 0
+        x = transformer.embeddings(x[:, None], *ids, positions)[:, 0]
     return tokens, transformer.encoder(x, inputs)
-
-
-def embedded(transformer: Any, ids: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
-    """Return the embeddings of tokens, (N, D), from their ids by name, (N,), and their positions, (N,), if any."""
-    # Each token is a row of its own, which begins at its position.
-    columns = [ids[name][:, None] if name in ids else None for name in NAMES]
-    return transformer.embeddings(*columns, 0 if positions is None else positions[:, None])[:, 0]
 
 
 def run(transformer: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -28,6 +28,7 @@ from .recorded import Example
 from .weights import compare_weights
 
 WORKER = ("-P", "-m", "triglot.parity.originals.worker")
+NO_TOKENS = "none of its tokens can be compared; use inputs without padding at the left"
 
 
 class RunningOriginal:
@@ -87,7 +88,7 @@ def with_originals(
         rows = running.judge(checkpoint)
         uncompared = not_compared(rows, checkpoint.config)
         descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
-        differs = any(row.verdict == "diverged" and row.error is not None for row in rows)
+        differs = any(row.verdict == "diverged" and row.name and row.reason != NO_TOKENS for row in rows)
         if differs and (words := compare_weights(running.original, checkpoint)):
             descriptions.append(words)
     if example is not None:
@@ -151,7 +152,7 @@ def judge_original(subject: Subject, reference: Reference, batch: Batch, results
                 narrow=False,
             )
             if (places := selected[name]) is None or places.any()
-            else diverged(method, "none of its tokens can be compared; use inputs without padding at the left")
+            else diverged(method, NO_TOKENS)
             for method, name in names.items()
         ]
         return [to_row(subject, ORIGINAL, judgement) for judgement in judgements]

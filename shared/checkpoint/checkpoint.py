@@ -111,10 +111,14 @@ def check_target(path: Path, shard_size: int | None = None) -> None:
     """Check, before any work is done, that a checkpoint can be written to ``path``: a file, or a folder of shards.
 
     Raises:
-        OutputError: the name of a file does not end in .npz, or ``files.check_writable`` refuses it; or
-            ``files.check_folder`` refuses the folder.
+        OutputError: nothing can be written there, the name of a file does not end in .npz, or that of a folder does.
     """
     if shard_size is not None:
+        if path.suffix == SUFFIX:
+            raise OutputError(
+                f"cannot write {path}: it would become a folder, but {SUFFIX} is the suffix of a file; choose a name "
+                "without the suffix, or omit shard_size"
+            )
         files.check_folder(path)
         return
     files.check_writable(path)

@@ -237,7 +237,16 @@ def compare(command, *options):
     return command("bench", "bert-base-tiny", *OPTIONS_OF_CELL, *arms, "--compare", "then.json", *options)
 
 
-@pytest.mark.long(factor=10)
+def test_instructions_are_compared_only_if_both_reports_have_them(now):
+    def measured_with(instructions):
+        environment = {**now.surroundings.environment, "instructions": instructions}
+        return replace(now, surroundings=replace(now.surroundings, environment=environment))
+
+    pairs = (None, "avx2"), ("avx2", None), ("avx2", "avx2, avx512f")
+    changes = [comparison.compare(measured_with(old), measured_with(new)) for old, new in pairs]
+    assert [each.differences for each in changes] == [[], [], ["instructions was avx2, is avx2, avx512f"]]
+
+
 @pytest.mark.long(factor=0.9)
 @pytest.mark.parametrize(
     ("factor", "code", "verdict"), [(0.1, 1, "slower"), (10, 0, "faster"), (1, 0, "same"), (0.9, 0, "same")]
@@ -284,7 +293,6 @@ def test_a_case_that_can_no_longer_be_timed_is_a_regression(now, workplace, comm
     assert (code, "skipped: paddle not installed" in out, "gone" in out) == (1, True, True)
 
 
-@pytest.mark.long
 def test_reports_without_common_cases_are_refused_before_the_work(now, workplace, command, monkeypatch):
     content = write_scaled(now, 1, "then.json")
     monkeypatch.setattr(sweep_module.Sweep, "run", lambda *_, **__: pytest.fail("nothing should be timed"))

@@ -93,7 +93,6 @@ def test_a_dead_baseline_is_timed_beside_the_others(others, workplace, command, 
     assert [ratio["a"].split("/")[0] for ratio in written()["ratios"] if ratio.get("again")] == [f"{others[0]}*"]
 
 
-@pytest.mark.long
 def test_results_from_other_environment_variables_are_not_reused(workplace, command, monkeypatch):
     def measure(switch, *options):
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", switch)
@@ -162,7 +161,6 @@ def test_cells_of_sentences_can_be_resumed(workplace, command):
     assert ratio["b"] == case["id"]
 
 
-@pytest.mark.long
 def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     """Otherwise a wrong arm would be forgotten, and the exit code with it."""
     assert command(*BENCH, *options_for("fake-a", "fake-inaccurate"))[0] == 1
@@ -176,7 +174,6 @@ def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     assert [case["arm"] for case in written()["cases"]].count("fake-inaccurate") == 1
 
 
-@pytest.mark.long
 def test_an_interrupted_resumption_keeps_the_results_of_later_cells(workplace, command, monkeypatch):
     sizes = ("--batch", "3", *BENCH[1:])  # smaller batches come first
     assert command("bench", *sizes, *options_for("fake-a")) == (0, "", "")
@@ -215,7 +212,6 @@ def test_a_cell_that_could_not_be_prepared_is_tried_again(workplace, command, mo
     assert [case["status"] for case in written()["cases"]] == ["ok"] * 3
 
 
-@pytest.mark.long
 def test_limits_may_change_before_resuming(workplace, command):
     """Otherwise a case that took too long, or too much memory, could not have another try."""
     assert command(*BENCH, *options_for("fake-a"), "--time-limit", "100") == (0, "", "")

@@ -63,7 +63,6 @@ def test_a_baseline_that_fails_is_replaced(failing, swept):
     assert results[sweep.comparisons[-1].b.split("/")[0]].status == "ok"
 
 
-@pytest.mark.long
 def test_an_arm_that_takes_too_much_memory_is_a_row(swept):
     for limit, timed in ((1024, 2), (None, 3)):
         _, results = swept(["fake-a", "fake-hoard", "fake-b"], memory_limit_mb=limit, time_limit=60)

@@ -99,7 +99,6 @@ def first_step(checkpoint, batch):
     return name_first_step(outcome.loss, model.moments().first, model.weights())
 
 
-@pytest.mark.long
 def test_wrong_training_is_noticed(task, expectation):
     checkpoint, (batch,) = task
     outputs = first_step(checkpoint, batch)

@@ -253,6 +253,12 @@ def test_a_folder_with_files_is_never_replaced(folder, checkpoint):
     assert (folder / "index.json").stat().st_mtime_ns == before
 
 
+def test_a_folder_cannot_have_the_suffix_of_a_file(checkpoint, tmp_path):
+    with pytest.raises(OutputError, match=r"become a folder, but \.npz is the suffix of a file; choose"):
+        triglot.save(checkpoint, tmp_path / "model.npz", shard_size=LIMIT)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_folder_that_appears_while_it_is_written_is_not_replaced(checkpoint, tmp_path):
     target = tmp_path / "model"
     writing = files.writing_folder(target)

@@ -32,13 +32,20 @@ def test_a_number_of_threads_that_was_set_before_paddle_is_kept():
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_paddle_runs_one_operation_at_a_time_while_a_model_computes(chosen, make_checkpoint):
-    """By default, independent operations of a program run at the same time, each with all threads."""
+@pytest.mark.parametrize(
+    ("mode", "workload", "is_serial"),
+    [("jit", "forward", True), ("jit", "training", True), ("compiled", "trace", True), ("compiled", "forward", False)],
+)
+def test_paddle_runs_one_operation_of_a_program_at_a_time(mode, workload, is_serial, chosen, make_checkpoint):
+    """By default, independent operations of a program run at the same time, each with all threads.
+
+    The inference engine of mode "compiled" does not read the flag.
+    """
     flag = "FLAGS_new_executor_serial_run"
     paddle.set_flags({flag: chosen})
     try:
-        with Backend(make_checkpoint("bert-base-tiny"), "cpu", "float32", "jit").computing("training"):
+        with Backend(make_checkpoint("bert-base-tiny"), "cpu", "float32", mode).computing(workload):
             during = paddle.get_flags(flag)[flag]
-        assert (during, paddle.get_flags(flag)[flag]) == (True, chosen)
+        assert (during, paddle.get_flags(flag)[flag]) == (is_serial or chosen, chosen)
     finally:
         paddle.set_flags({flag: False})

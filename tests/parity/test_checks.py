@@ -226,7 +226,6 @@ def test_the_command_shows_progress_where_there_is_no_terminal(command, monkeypa
     assert command("parity", "bert-base-tiny", *options, "--quiet") == (0, "", "")
 
 
-@pytest.mark.long
 def test_a_full_disk_does_not_hide_the_verdict(command):
     code, out, err = command("parity", "bert-base-tiny", "--framework=torch", "--check=masks", "--json=/dev/full")
     assert code == 2

@@ -223,7 +223,6 @@ def test_a_program_that_is_not_an_interpreter_is_refused_or_a_row(tmp_path, make
     assert not children()
 
 
-@pytest.mark.long
 def test_divergence_beats_incomplete(mishap, make_checkpoint, monkeypatch):
     from triglot.parity import checks
 

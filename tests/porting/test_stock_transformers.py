@@ -400,4 +400,4 @@ def test_the_fixed_epsilon_of_a_paddle_transformer_is_named(command, tmp_path):
         _, out, _ = command(
             "port", tmp_path / "model.npz", tmp_path / "x.pdparams", "--target-dialect", "paddle-transformer"
         )
-        assert ("the module has an epsilon of 1e-05 and computes something else" in out) == warned
+        assert ("the module always uses an epsilon of 1e-05, so its results differ" in out) == warned

@@ -67,39 +67,66 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "diverged"
     assert "the original, torch.nn, computes something else: api.encode: the error is" in report.divergences[0]
-    same = f"all {len(checkpoint.tensors)} weights are those of the original, as Triglot reads its files"
-    assert report.originals[1:] == (f"{same}, so the configuration that you passed, or the dialect, may be wrong",)
+    same = f"all {len(checkpoint.tensors)} weights equal those of the original, as Triglot reads its files"
+    assert report.originals[1:] == (f"{same}; check the configuration that you passed, and the dialect",)
     path.write_bytes(b"")
     report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=original)
     assert report.verdict == "incomplete"
     assert "torch.nn gave no results: cannot read" in report.failures[0]
 
 
-@pytest.mark.long
-def test_a_report_names_the_weights_that_differ_from_the_original(make_checkpoint, tmp_path):
+@pytest.mark.parametrize("added", [0.25, 1e30])  # the second makes results infinite or NaN
+def test_a_report_names_the_weights_that_differ_from_the_original(added, make_checkpoint, tmp_path):
     checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
-    name = "encoder.layers.1.attention.query.weight"
-    changed = Checkpoint(checkpoint.config, {**checkpoint.tensors, name: checkpoint.tensors[name] + np.float32(0.25)})
-    report = triglot.check(changed, ["torch"], isolate=False, checks=["masks"], against=path)
-    number = len(checkpoint.tensors)
-    words = f"1 of {number} weights differ from those of the original: {name} (by up to 0.25)"
+    name, number = "encoder.layers.1.attention.query.weight", len(checkpoint.tensors)
+    changed = Checkpoint(checkpoint.config, {**checkpoint.tensors, name: checkpoint.tensors[name] + np.float32(added)})
+    triglot.port(changed, tmp_path / "changed.pt", target_dialect="torch-transformer")
+    report = triglot.check(checkpoint, ["torch"], isolate=False, checks=["masks"], against=tmp_path / "changed.pt")
+    words = f"1 of {number} weights differ from those of the original: {name} (by up to {added:.2g})"
     assert report.originals[1:] == (words,)
-    doubled = {name: 2 * tensor for name, tensor in checkpoint.tensors.items()}
+
+
+def test_weights_are_compared_only_if_results_were(make_checkpoint, tmp_path):
+    """The pooler of a left-padded row is undefined, so its result says nothing about the weights."""
+    checkpoint = make_checkpoint("bert-base-tiny")
+    triglot.port(checkpoint, tmp_path / "model", target_dialect="huggingface")
+    batch = triglot.batch(checkpoint.config, [[0, 5, 6]], [[False, True, True]])
     report = triglot.check(
-        Checkpoint(checkpoint.config, doubled), ["torch"], isolate=False, checks=["masks"], against=path
+        checkpoint, ["torch"], batches=[batch], isolate=False, checks=["forward"], against=tmp_path / "model"
     )
-    assert report.originals[1].startswith(f"{number} of {number} weights differ from those of the original: ")
-    assert report.originals[1].endswith(f") and {number - 3} more")
+    assert report.verdict == "diverged"
+    assert any("api.heads.pooler: none of its tokens can be compared" in words for words in report.divergences)
+    assert len(report.originals) == 1
 
 
-@pytest.mark.long
-def test_a_report_says_that_only_the_configurations_can_differ(roberta_folder):
+def test_weights_are_compared_by_name_and_shape(make_checkpoint, roberta_folder, tmp_path):
+    checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    original, number = find_original(path, "torch-transformer", checkpoint.config), len(checkpoint.tensors)
+    doubled = {name: 2 * tensor for name, tensor in checkpoint.tensors.items()}
+    words = weights.compare_weights(original, Checkpoint(checkpoint.config, doubled))
+    assert words.startswith(f"{number} of {number} weights differ from those of the original: ")
+    assert words.endswith(f") and {number - 3} more")
+    original = find_original(roberta_folder, "huggingface", triglot.port(roberta_folder).config)
+    smaller = triglot.initialize(replace(original.config, feed_forward_size=8, layers=1))
+    words = weights.compare_weights(original, smaller)
+    first = "encoder.layers.0.feed_forward.inner.bias ((8,) in the port"
+    assert words.startswith(f"weights that only one side has, or in other shapes: {first}")
+    path.write_bytes(b"")
+    original = find_original(path, "torch-transformer", checkpoint.config)
+    assert weights.compare_weights(original, checkpoint).startswith("the weights were not compared: cannot read ")
+    onnx = find_original(tmp_path / "model.onnx", "onnx", checkpoint.config)
+    assert weights.compare_weights(onnx, checkpoint) == ""
+
+
+def test_if_all_weights_are_equal_the_configurations_can_differ(roberta_folder):
     ported = triglot.port(roberta_folder)
     changed = Checkpoint(replace(ported.config, norm_eps=1e-2), ported.tensors)
-    report = triglot.check(changed, ["torch"], isolate=False, checks=["masks"], against=roberta_folder)
-    words = "as Triglot reads its files, so compare the configurations (--set, or config=, corrects that of the port)"
-    assert report.originals[1:] == (f"all {len(ported.tensors)} weights are those of the original, {words}",)
+    words = weights.compare_weights(find_original(roberta_folder, "huggingface", changed.config), changed)
+    equal = f"all {len(ported.tensors)} weights equal those of the original, as Triglot reads its files"
+    advice = "compare the configurations, and correct that of the port with --set (in Python, config=)"
+    assert words == f"{equal}; {advice}"
 
 
 def test_nan_and_an_overflow_are_compared_like_other_weights():
@@ -129,7 +156,6 @@ def test_an_articles_dialect_has_no_library(make_checkpoint, tmp_path):
         triglot.check(make_checkpoint("multihead-tiny"), against=path)
 
 
-@pytest.mark.long
 def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, workplace):
     triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch")
     options = ("--config", "config.json", "--dtype", "bfloat16", "--verify")
@@ -139,7 +165,6 @@ def test_what_is_verified_before_a_conversion_says_so(make_checkpoint, command, 
     assert re.search(r"verified: model\.pt in module of torch.* budget.* \(before --dtype\)", " ".join(out.split()))
 
 
-@pytest.mark.long
 def test_verify_runs_source_and_target(make_checkpoint, command, workplace):
     triglot.port(make_checkpoint(VECTOR_ENCODER), "model.pt", target_dialect="torch-transformer")
     answers = [f"--set={answer}" for answer in ("heads=3", "norm_first=true", "activation=gelu", "norm_eps=1e-5")]

@@ -3,11 +3,13 @@
 from triglot.commands.options import (
     ConfigOption,
     DialectOption,
+    HeadsOption,
     JsonOption,
     ModelArgument,
     QuietOption,
     SetOption,
     configuration,
+    heads_to_keep,
 )
 from triglot.commands.output import check_output, show, shows_tables, write_json
 
@@ -17,6 +19,7 @@ def inspect(
     source_dialect: DialectOption = None,
     config: ConfigOption = None,
     fields: SetOption = None,
+    heads: HeadsOption = "keep",
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -27,7 +30,8 @@ def inspect(
     from triglot import models, tables  # noqa: PLC0415
 
     check_output(json_file, checkpoint, config)
-    source = models.resolve(checkpoint, config=configuration(config, fields), dialect=source_dialect)
+    configured, kept = configuration(config, fields), heads_to_keep(heads)
+    source = models.resolve(checkpoint, config=configured, dialect=source_dialect, heads=kept)
     contents = tables.contents(source.checkpoint)
     write_json(json_file, contents)
     if shows_tables(json_file, quiet=quiet):

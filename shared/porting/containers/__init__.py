@@ -96,7 +96,7 @@ def check_target(target: Path) -> None:
 
     Raises:
         PortingError: its suffix is unknown.
-        OutputError: ``files`` refuses it.
+        OutputError: it cannot be written.
     """
     if target.suffix == orbax.SUFFIX:
         files.check_folder(target)
@@ -111,12 +111,12 @@ def check_folder(target: Path) -> None:
 
     Raises:
         PortingError: its suffix is that of a single file.
-        OutputError: ``files`` refuses it.
+        OutputError: it cannot be written.
     """
     if target.suffix in BY_SUFFIX:
         raise PortingError(
             f"cannot write {target}: it would become a folder, but {target.suffix} is the suffix of a file; choose a "
-            "name without it, or write a single file (a dialect such as neutral or torch, and no shards)"
+            "name without the suffix, or write one file (a dialect such as neutral or torch, without --shard-size)"
         )
     files.check_folder(target)
 

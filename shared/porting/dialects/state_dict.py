@@ -126,7 +126,7 @@ class StateDict:
             return f"the target does not store the configuration; pass --config {same[0]} when you read it"
         return (
             "the target does not store the configuration; run triglot inspect SOURCE --json config.json with the same "
-            "options (--set, --heads), and pass --config config.json when you read the target"
+            "options (--config, --set, --heads, --source-dialect), and pass --config config.json when you read it"
         )
 
     def plain_names(self, tensors: Collection[str]) -> dict[str, str]:

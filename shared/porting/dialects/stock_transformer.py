@@ -188,7 +188,7 @@ class StockTransformer:
         if fixed is None or checkpoint.config.norm_eps == fixed:
             return reading
         return (
-            f"{reading}; the module has an epsilon of {fixed} and computes something else; pass it your own "
+            f"{reading}; the module always uses an epsilon of {fixed}, so its results differ; pass it your own "
             f"custom_encoder and custom_decoder, built with layer_norm_eps={checkpoint.config.norm_eps}"
         )
 
