@@ -161,6 +161,7 @@ def test_cells_of_sentences_can_be_resumed(workplace, command):
     assert ratio["b"] == case["id"]
 
 
+@pytest.mark.long
 def test_failures_stay_unless_they_are_asked_for_again(workplace, command):
     """Otherwise a wrong arm would be forgotten, and the exit code with it."""
     assert command(*BENCH, *options_for("fake-a", "fake-inaccurate"))[0] == 1
@@ -212,6 +213,7 @@ def test_a_cell_that_could_not_be_prepared_is_tried_again(workplace, command, mo
     assert [case["status"] for case in written()["cases"]] == ["ok"] * 3
 
 
+@pytest.mark.long
 def test_limits_may_change_before_resuming(workplace, command):
     """Otherwise a case that took too long, or too much memory, could not have another try."""
     assert command(*BENCH, *options_for("fake-a"), "--time-limit", "100") == (0, "", "")
