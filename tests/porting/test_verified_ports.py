@@ -75,7 +75,7 @@ def test_a_report_names_the_original(make_checkpoint, tmp_path):
     assert "torch.nn gave no results: cannot read" in report.failures[0]
 
 
-@pytest.mark.parametrize("added", [0.25, 1e30])  # the second makes results infinite or NaN
+@pytest.mark.parametrize("added", [0.25, 3e38])  # the second makes results NaN
 def test_a_report_names_the_weights_that_differ_from_the_original(added, make_checkpoint, tmp_path):
     checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
