@@ -32,20 +32,19 @@ def with_table(text: str, result: Path) -> str:
 
 
 def short_table(report: Report) -> str:
-    """Return the fastest arms of the first two cells as one Markdown table, in the order of the first cell."""
+    """Return the fastest arms of the first two cells as one Markdown table, by their milliseconds in the first cell."""
     shown = report.tables()[:CELLS]
     rows = [{row.result.case.arm: tables.cells(row) for row in table.rows} for table in shown]
     fastest = {arm for of_cell in rows for arm in list(of_cell)[:ROWS]}  # rows without times come last
-    texts = [
-        [arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in rows[0] if arm in fastest
-    ]
+    arms = sorted(fastest & rows[0].keys(), key=lambda arm: float(rows[0][arm]["ms"] or "inf"))
+    texts = [[arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in arms]
     cell = shown[0].cell
     sizes = [_size(each.cell) for each in shown]
     lines = [
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
         f"Milliseconds per call, for every arm (a way to compute the model) among the {ROWS} fastest in either size,",
-        f"of {len(rows[0])} arms in all, sorted by their time relative to {shown[0].baseline} in the first size.",
+        f"of {len(rows[0])} arms in all. The fastest in the first size comes first.",
         '"Of roofline" is the speed relative to the fastest matrix product.',
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),

@@ -89,7 +89,7 @@ def with_originals(
         uncompared = not_compared(rows, checkpoint.config)
         descriptions.append(f"compared with the original: {running.original.description}{uncompared}")
         differs = any(row.verdict == "diverged" and row.name and row.reason != NO_TOKENS for row in rows)
-        if differs and (words := compare_weights(running.original, checkpoint)):
+        if words := compare_weights(running.original, checkpoint, results_differ=differs):
             descriptions.append(words)
     if example is not None:
         recorded = judge_example(example, checkpoint)

@@ -1,4 +1,4 @@
-"""Compare the weights of a port with those of its original, if their results differ."""
+"""Compare the weights of a port with those of its original. Results can agree although weights differ."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,11 @@ from . import Original
 _SHOWN = 3  # tensors
 
 
-def compare_weights(original: Original, checkpoint: Checkpoint) -> str:
+def compare_weights(original: Original, checkpoint: Checkpoint, *, results_differ: bool) -> str:
     """Return in words how the weights of ``checkpoint`` differ from those in the files of its original.
 
-    Return an empty string for ONNX, whose files Triglot does not read.
+    Return an empty string if neither the weights nor the results differ, and for ONNX, whose files Triglot does not
+    read.
     """
     if original.dialect == "onnx":
         return ""
@@ -35,7 +36,10 @@ def compare_weights(original: Original, checkpoint: Checkpoint) -> str:
     different = [f"{name} (by up to {distance:.2g})" for name, distance in distances.items() if distance != 0]
     number = len(distances)
     if different:
-        return f"{len(different)} of {number} weights differ from those of the original: {_listed(different)}"
+        hidden = "" if results_differ else "; the compared results do not show it"
+        return f"{len(different)} of {number} weights differ from those of the original: {_listed(different)}{hidden}"
+    if not results_differ:
+        return ""
     advice = "compare the configurations, and correct that of the port with --set (in Python, config=)"
     if not original.has_own_config:
         advice = "check the configuration that you passed, and the dialect"

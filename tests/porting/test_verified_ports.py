@@ -87,7 +87,20 @@ def test_a_report_names_the_weights_that_differ_from_the_original(added, make_ch
     assert report.originals[1:] == (words,)
 
 
-def test_weights_are_compared_only_if_results_were(make_checkpoint, tmp_path):
+def test_a_difference_that_no_result_shows_is_reported(make_checkpoint, tmp_path):
+    """Softmax cancels the bias of the keys."""
+    checkpoint, path = make_checkpoint(VECTOR_ENCODER), tmp_path / "model.pt"
+    triglot.port(checkpoint, path, target_dialect="torch-transformer")
+    name = "encoder.layers.1.attention.key.bias"
+    changed = Checkpoint(checkpoint.config, {**checkpoint.tensors, name: checkpoint.tensors[name] + np.float32(0.25)})
+    report = triglot.check(changed, ["torch"], isolate=False, checks=["masks"], against=path)
+    assert report.verdict == "pass"
+    number = len(checkpoint.tensors)
+    words = f"1 of {number} weights differ from those of the original: {name} (by up to 0.25)"
+    assert report.originals[1:] == (f"{words}; the compared results do not show it",)
+
+
+def test_equal_weights_are_not_blamed_for_results_that_were_not_compared(make_checkpoint, tmp_path):
     """The pooler of a left-padded row is undefined, so its result says nothing about the weights."""
     checkpoint = make_checkpoint("bert-base-tiny")
     triglot.port(checkpoint, tmp_path / "model", target_dialect="huggingface")
@@ -105,25 +118,28 @@ def test_weights_are_compared_by_name_and_shape(make_checkpoint, roberta_folder,
     triglot.port(checkpoint, path, target_dialect="torch-transformer")
     original, number = find_original(path, "torch-transformer", checkpoint.config), len(checkpoint.tensors)
     doubled = {name: 2 * tensor for name, tensor in checkpoint.tensors.items()}
-    words = weights.compare_weights(original, Checkpoint(checkpoint.config, doubled))
+    words = weights.compare_weights(original, Checkpoint(checkpoint.config, doubled), results_differ=True)
     assert words.startswith(f"{number} of {number} weights differ from those of the original: ")
     assert words.endswith(f") and {number - 3} more")
     original = find_original(roberta_folder, "huggingface", triglot.port(roberta_folder).config)
     smaller = triglot.initialize(replace(original.config, feed_forward_size=8, layers=1))
-    words = weights.compare_weights(original, smaller)
+    words = weights.compare_weights(original, smaller, results_differ=True)
     first = "encoder.layers.0.feed_forward.inner.bias ((8,) in the port"
     assert words.startswith(f"weights that only one side has, or in other shapes: {first}")
     path.write_bytes(b"")
     original = find_original(path, "torch-transformer", checkpoint.config)
-    assert weights.compare_weights(original, checkpoint).startswith("the weights were not compared: cannot read ")
+    words = weights.compare_weights(original, checkpoint, results_differ=True)
+    assert words.startswith("the weights were not compared: cannot read ")
     onnx = find_original(tmp_path / "model.onnx", "onnx", checkpoint.config)
-    assert weights.compare_weights(onnx, checkpoint) == ""
+    assert weights.compare_weights(onnx, checkpoint, results_differ=True) == ""
 
 
 def test_if_all_weights_are_equal_the_configurations_can_differ(roberta_folder):
     ported = triglot.port(roberta_folder)
     changed = Checkpoint(replace(ported.config, norm_eps=1e-2), ported.tensors)
-    words = weights.compare_weights(find_original(roberta_folder, "huggingface", changed.config), changed)
+    words = weights.compare_weights(
+        find_original(roberta_folder, "huggingface", changed.config), changed, results_differ=True
+    )
     equal = f"all {len(ported.tensors)} weights equal those of the original, as Triglot reads its files"
     advice = "compare the configurations, and correct that of the port with --set (in Python, config=)"
     assert words == f"{equal}; {advice}"
