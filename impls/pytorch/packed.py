@@ -217,8 +217,8 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
     """
     rows, heads, length, key_size = queries.shape
     row_scores = heads * length**2 * queries.itemsize
-    has_few_or_many = rows * row_scores < FEWEST_SCORES or row_scores > CACHED_SCORES
-    if has_few_or_many or fused_attention_is_fast(key_size, values.shape[-1]):
+    products_are_slow = rows * row_scores < FEWEST_SCORES or row_scores > CACHED_SCORES
+    if products_are_slow or fused_attention_is_fast(key_size, values.shape[-1]):
         return functional.scaled_dot_product_attention(queries, keys, values, mask)
     mask_of_heads = None if mask is None else mask.expand(-1, heads, -1, -1)
     # So that the scores of a block fit into the L2 caches of all cores.

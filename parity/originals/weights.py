@@ -36,7 +36,7 @@ def compare_weights(original: Original, checkpoint: Checkpoint, *, results_diffe
     different = [f"{name} (by up to {distance:.2g})" for name, distance in distances.items() if distance != 0]
     number = len(distances)
     if different:
-        hidden = "" if results_differ else "; the compared results do not show it"
+        hidden = "" if results_differ else "; no compared result shows it"
         return f"{len(different)} of {number} weights differ from those of the original: {_listed(different)}{hidden}"
     if not results_differ:
         return ""

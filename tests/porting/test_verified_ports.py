@@ -97,7 +97,7 @@ def test_a_difference_that_no_result_shows_is_reported(make_checkpoint, tmp_path
     assert report.verdict == "pass"
     number = len(checkpoint.tensors)
     words = f"1 of {number} weights differ from those of the original: {name} (by up to 0.25)"
-    assert report.originals[1:] == (f"{words}; the compared results do not show it",)
+    assert report.originals[1:] == (f"{words}; no compared result shows it",)
 
 
 def test_equal_weights_are_not_blamed_for_results_that_were_not_compared(make_checkpoint, tmp_path):
