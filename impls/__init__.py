@@ -9,7 +9,7 @@ from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.environment import computes_bfloat16
 from triglot.shared.errors import FrameworkError, SlowWarning
-from triglot.shared.memory import keep_freed_memory, keep_freed_memory_of_threads
+from triglot.shared.memory import keep_freed_memory, keep_freed_memory_of_threads, reserve_huge_pages
 
 from .model import Model
 
@@ -27,6 +27,10 @@ REQUIRED_MODULES: dict[str, tuple[str, ...]] = {
     REFERENCE: ("numpy",),
 }
 
+# The memory of a fast model, relative to its weights. PyTorch's own parameters and their copies for the kernels take
+# twice as much as the weights. Paddle's engine takes four times as much while it reads its program.
+COPIES = 4
+
 
 def installed() -> tuple[str, ...]:
     """Return the installed frameworks of "torch", "paddle" and "jax", in that order. None is imported."""
@@ -41,7 +45,7 @@ def build(
     ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
     memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. On a CPU, the modes "jit" and
     "compiled" make the process keep memory that it frees; in JAX, "jit" makes it keep all of it, in one heap for all
-    threads (``shared/memory.py``).
+    threads. In PyTorch and PaddlePaddle, these modes also ask for huge pages (``shared/memory.py``).
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
@@ -59,6 +63,8 @@ def build(
         keep_freed_memory()
         if mode == "jit" and framework == "jax":
             keep_freed_memory_of_threads()
+        if framework != "jax":  # it uses the memory of NumPy's arrays, and NumPy asks for huge pages itself
+            reserve_huge_pages(COPIES * sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
     backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 

@@ -4,8 +4,12 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+
+from triglot.shared import memory
 
 LIBRARY, VERSION = platform.libc_ver()
 pytestmark = pytest.mark.skipif(
@@ -105,3 +109,58 @@ def test_other_threads_keep_their_own_heaps_otherwise(mode: str, name: str, sett
 @pytest.mark.long
 def test_jit_in_jax_keeps_everything_in_the_one_heap_that_the_user_chose():
     assert faults(build("jit", "jax"), MORE_IN_A_THREAD, MALLOC_ARENA_MAX="1") <= KEPT
+
+
+HUGE_PAGES_OF_A_MODEL = """
+from dataclasses import replace
+import triglot
+from triglot.shared.model.recipes import recipe
+checkpoint = triglot.initialize(replace(recipe("minilm"), layers=2))
+model = triglot.build({name!r}, checkpoint, mode="compiled")
+model.encode([[5, 6]])
+huge = next(line for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages:"))
+print(1024 * int(huge.split()[1]), sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
+"""
+
+
+@pytest.mark.skipif(not memory._provides_huge_pages_on_request(), reason="the system gives no huge pages on request")
+@pytest.mark.parametrize("name", ["torch", "paddle"])
+def test_compiled_mode_has_its_weights_in_huge_pages(name: str):
+    def bytes_of(**variables: str) -> list[int]:
+        command = [sys.executable, "-c", HUGE_PAGES_OF_A_MODEL.format(name=name)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | variables)
+        return [int(number) for number in done.stdout.split()]
+
+    huge, weights = bytes_of()
+    otherwise, _ = bytes_of(GLIBC_TUNABLES="glibc.malloc.hugetlb=0")  # the user decides
+    # The weights of the layers exist twice, and the tables of the embeddings at least once.
+    assert huge - otherwise > weights / 2
+
+
+@pytest.mark.parametrize(
+    ("content", "tunables", "asks"),
+    [
+        ("always [madvise] never", "", True),
+        ("always [madvise] never", "glibc.malloc.hugetlb=0", False),
+        ("always [madvise] never", "glibc.malloc.trim_threshold=131072", False),
+        ("[always] madvise never", "", False),
+        ("always madvise [never]", "", False),
+        (None, "", False),
+    ],
+)
+def test_huge_pages_are_asked_for_only_where_the_system_and_the_user_allow_it(
+    content: str | None, tunables: str, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    library = MagicMock()
+    library.malloc.return_value = 0  # there is no memory
+    path = tmp_path / "enabled"
+    if content is not None:
+        path.write_text(content)
+    for name in os.environ:
+        if name.startswith("MALLOC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    monkeypatch.setattr(memory, "_HUGE_PAGES", path)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
+    memory.reserve_huge_pages(2**22)
+    assert library.malloc.called == asks

@@ -18,7 +18,7 @@ from triglot.shared.arrays import Array
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.checkpoint.training_state import DTYPES as TRAINING_DTYPES
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES, WITH_GRADIENTS
-from triglot.shared.errors import FrameworkError
+from triglot.shared.errors import FrameworkError, suggestion
 from triglot.shared.inputs import Batch
 from triglot.shared.inputs.packing import can_pack
 from triglot.shared.model.config import ModelConfig
@@ -247,7 +247,9 @@ def select(
     """
     for name in names:
         if name not in ARMS:
-            raise FrameworkError(f"unknown arm {name!r}; expected one of {', '.join(ARMS)}")
+            raise FrameworkError(
+                f"unknown arm {name!r}; {suggestion(name, list(ARMS))}expected one of {', '.join(ARMS)}"
+            )
     selected = [
         name
         for name, arm in ARMS.items()

@@ -166,10 +166,19 @@ def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | N
         starts = {name.partition(".")[0] for name in source.tensors}
         remove = f"remove {min(starts)}. from the names if it is only a prefix, or " if len(starts) == 1 else ""
         raise PortingError(
-            f"the dialect of {source.path} is unknown: its tensors are {_some(list(source.tensors))}; expected "
-            f"the names of {', '.join(DIALECTS)}; {remove}add a dialect (docs/porting.md shows how)"
+            f"the dialect of {source.path} is unknown: {_model_type(source)}its tensors are "
+            f"{_some(list(source.tensors))}; expected the names of {', '.join(DIALECTS)}; {remove}add a dialect "
+            "(docs/porting.md shows how)"
         )
     return possible
+
+
+def _model_type(source: Source) -> str:
+    """Return what ``config.json`` says about the kind of the model, for a message; empty if it says nothing."""
+    if not source.is_folder or not (source.path / source.config_file).is_file():
+        return ""
+    model_type = (source.fields or {}).get("model_type")
+    return f"its model_type is {model_type!r:.80}, and " if model_type else ""
 
 
 def _some(names: list[str]) -> str:

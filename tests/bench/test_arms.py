@@ -129,8 +129,10 @@ def test_arms_are_selected_by_framework_mode_and_name():
     assert arms.select([], [], [], "embed") == [*own, "sentence-transformers"]
     assert arms.select(["paddle"], ["compiled"], []) == ["triglot-paddle-compiled", "paddle-nn-compiled"]
     assert arms.select([], [], ["nnx", "torch-nn"]) == ["torch-nn", "nnx"]
-    with pytest.raises(FrameworkError, match=r"arm 'caffe'.*expected.*triglot-torch-eager, "):
+    with pytest.raises(FrameworkError, match=r"^unknown arm 'caffe'; expected.*triglot-torch-eager, "):
         arms.select([], [], ["caffe"])
+    with pytest.raises(FrameworkError, match=r"^unknown arm 'openvno'; did you mean 'openvino'"):
+        arms.select([], [], ["openvno"])
     with pytest.raises(FrameworkError, match=r"onnxruntime and eager.*triglot-torch-eager, "):
         arms.select(["onnxruntime"], ["eager"], [])
 

@@ -13,9 +13,10 @@ from triglot.shared.model import schema
 from triglot.shared.model.recipes import recipe
 
 
-def test_the_prefix_of_another_model_is_refused(bert_folder):
+def test_the_tensors_of_another_model_are_refused_with_its_type(bert_folder):
     change_tensors(bert_folder, lambda tensors: {f"mpnet.{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(PortingError, match=r"is unknown: its tensors are mpnet\."):
+    change_config(bert_folder, model_type="mpnet")
+    with pytest.raises(PortingError, match=r"is unknown: its model_type is 'mpnet', and its tensors are mpnet\."):
         port(bert_folder)
 
 
