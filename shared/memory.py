@@ -1,8 +1,10 @@
 """How a process reuses the memory that it has freed."""
 
 import ctypes
+import mmap
 import os
 import platform
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,13 +15,14 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 _LARGEST = 256 * 2**20  # bytes of an array whose memory is kept
 _LARGEST_IN_OLD_VERSIONS = 32 * 2**20  # bytes; old versions of glibc refuse a larger threshold
 _NEVER = -1  # trim_threshold: never return memory at the end of the heap
-_ANY_NUMBER = 65536  # mmap_max: glibc's default
+_DEFAULT_MMAP_MAX = 65536  # glibc's default
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-_ON_REQUEST = "[madvise]"  # what this file marks if a process gets huge pages only where it asks for them
+_ON_REQUEST = "[madvise]"  # in this file if a process gets huge pages only where it asks for them
 _MADV_HUGEPAGE = 14  # from Linux's mman.h
 _PAGE, _HUGE_PAGE = 2**12, 2**21  # bytes
-_MOST_RESERVED = 2**31 - 1 - 2 * _LARGEST  # bytes; mallopt takes no larger numbers
+_RESERVES: list[int] = []  # bytes of each reserve of this process
+_MOST_RESERVED = 2**31 - 1 - 2 * _LARGEST  # bytes; with 2 * _LARGEST, the largest number that mallopt takes
 
 # The variables with which users say what glibc keeps, and the names of the same settings in GLIBC_TUNABLES.
 _CHOICES = {
@@ -31,7 +34,7 @@ _CHOICES = {
 _HEAPS = {"MALLOC_ARENA_MAX": "arena_max"}  # the same for the number of heaps, which glibc calls arenas
 
 
-@cache  # a later call would undo the trim threshold of keep_freed_memory_of_threads
+@cache  # a later call would undo the trim threshold that the functions below set
 def keep_freed_memory() -> None:
     """Make glibc keep the memory of freed arrays, up to 512 MB at the end of the heap, and use it for new ones.
 
@@ -72,14 +75,16 @@ def keep_freed_memory_of_threads() -> None:
 def reserve_huge_pages(size: int) -> None:
     """Extend the heap by ``size`` bytes in huge pages: 2 MB instead of 4 KB, so that the processor finds them faster.
 
-    With small pages, an encoder with large weights may take a quarter longer, most of all in a virtual machine. The
-    memory is only reserved: the system provides a page when it is first used. From then on, glibc keeps up to ``size``
-    bytes more of freed memory at the end of the heap than after ``keep_freed_memory``, which has to be called before.
+    With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The memory is
+    only reserved: the system provides a page when it is first used. From then on, glibc keeps more freed memory at the
+    end of the heap than after ``keep_freed_memory``: ``size`` bytes more, or the largest ``size`` of all calls. Call
+    that function first. At most 1.5 GiB are reserved.
 
-    Without glibc, or if the system does not provide huge pages on request, or if the environment says what glibc shall
-    keep or whether it shall ask for huge pages, do nothing.
+    Do nothing without glibc, outside of the main thread, which alone uses this heap, if the system provides huge pages
+    to every process or to none, or if the environment says what glibc keeps or whether it asks for huge pages.
     """
-    if size < _HUGE_PAGE or not _is_free_to_choose(_CHOICES) or not _provides_huge_pages_on_request():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if size < _HUGE_PAGE or not in_main_thread or not _is_free_to_choose(_CHOICES) or not _provides_on_request():
         return
     size = min(size, _MOST_RESERVED)
     library = ctypes.CDLL(None)
@@ -88,22 +93,28 @@ def reserve_huge_pages(size: int) -> None:
     library.free.argtypes, library.free.restype = [ctypes.c_size_t], None
     keeps_all = keep_freed_memory_of_threads.cache_info().currsize > 0
     if not keeps_all:
-        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST + size)  # or glibc would return what is reserved
-        library.mallopt(_MMAP_MAX, 0)  # so that it becomes a part of the heap
+        library.mallopt(_MMAP_MAX, 0)  # so that malloc extends the heap
     address = library.malloc(size)
     if not keeps_all:
-        library.mallopt(_MMAP_MAX, _ANY_NUMBER)
-    if address:  # 0 if the process may not use so much memory
-        start, stop = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
-        library.madvise(start, stop - start, _MADV_HUGEPAGE)
-        library.free(address)
+        library.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
+    if address == 0:  # for example because of a memory limit
+        return
+    _RESERVES.append(size)
+    if not keeps_all:
+        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST + max(_RESERVES))  # otherwise glibc would return what is reserved
+    start, stop = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
+    library.madvise(start, stop - start, _MADV_HUGEPAGE)
+    library.free(address)
 
 
-def _provides_huge_pages_on_request() -> bool:
-    """Return whether the system provides huge pages on request, and the environment leaves that choice to us."""
-    if "malloc.hugetlb=" in os.environ.get("GLIBC_TUNABLES", ""):
+def _provides_on_request() -> bool:
+    """Return whether the system provides huge pages only on request, and the user does not set glibc's use of them."""
+    if mmap.PAGESIZE != _PAGE or "malloc.hugetlb=" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
-    return _HUGE_PAGES.is_file() and _ON_REQUEST in _HUGE_PAGES.read_text()
+    try:
+        return _ON_REQUEST in _HUGE_PAGES.read_text()
+    except OSError:
+        return False
 
 
 def _is_free_to_choose(choices: Mapping[str, str]) -> bool:
@@ -114,6 +125,9 @@ def _is_free_to_choose(choices: Mapping[str, str]) -> bool:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, as far as it can be returned. Without glibc, do nothing."""
-    if platform.libc_ver()[0] == "glibc":
+    """Return freed memory to the system, as far as it can be returned.
+
+    Do nothing without glibc, or after ``keep_freed_memory``.
+    """
+    if platform.libc_ver()[0] == "glibc" and not keep_freed_memory.cache_info().currsize:
         ctypes.CDLL(None).malloc_trim(0)

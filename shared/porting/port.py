@@ -174,7 +174,7 @@ def candidates(path: str | Path, dialect: str | None, heads: Collection[str] | N
 
 
 def _model_type(source: Source) -> str:
-    """Return what ``config.json`` says about the kind of the model, for a message; empty if it says nothing."""
+    """Return the part of a message that names the folder's ``model_type``; empty if it has none."""
     if not source.is_folder or not (source.path / source.config_file).is_file():
         return ""
     model_type = (source.fields or {}).get("model_type")
