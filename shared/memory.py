@@ -84,7 +84,9 @@ def reserve_huge_pages(size: int) -> None:
     to every process or to none, or if the environment says what glibc keeps or whether it asks for huge pages.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if size < _HUGE_PAGE or not in_main_thread or not _is_free_to_choose(_CHOICES) or not _provides_on_request():
+    if size < _HUGE_PAGE or not in_main_thread:
+        return
+    if not _is_free_to_choose(_CHOICES) or not _provides_huge_pages_on_request():
         return
     size = min(size, _MOST_RESERVED)
     library = ctypes.CDLL(None)
@@ -107,7 +109,7 @@ def reserve_huge_pages(size: int) -> None:
     library.free(address)
 
 
-def _provides_on_request() -> bool:
+def _provides_huge_pages_on_request() -> bool:
     """Return whether the system provides huge pages only on request, and the user does not set glibc's use of them."""
     if mmap.PAGESIZE != _PAGE or "malloc.hugetlb=" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
@@ -127,7 +129,7 @@ def _is_free_to_choose(choices: Mapping[str, str]) -> bool:
 def return_freed_memory() -> None:
     """Return freed memory to the system, as far as it can be returned.
 
-    Do nothing without glibc, or after ``keep_freed_memory``.
+    Do nothing without glibc, or after ``keep_freed_memory``, because the process then keeps it on purpose.
     """
     if platform.libc_ver()[0] == "glibc" and not keep_freed_memory.cache_info().currsize:
         ctypes.CDLL(None).malloc_trim(0)

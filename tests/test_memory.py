@@ -118,7 +118,6 @@ import triglot
 checkpoint = triglot.initialize("minilm")
 triglot.build({name!r}, triglot.initialize("bert-base-tiny"))  # imports the framework
 model = triglot.build({name!r}, checkpoint, mode="compiled")
-triglot.build({name!r}, triglot.initialize("bert-base-tiny"), mode="compiled")
 model.encode([[5, 6]])
 huge = 0
 for line in open("/proc/self/smaps"):
@@ -131,7 +130,7 @@ print(huge, sum(tensor.nbytes for tensor in layers))
 """
 
 
-@pytest.mark.skipif(not memory._provides_on_request(), reason="the system provides no huge pages on request")
+@pytest.mark.skipif(not memory._provides_huge_pages_on_request(), reason="the system provides no huge pages on request")
 @pytest.mark.parametrize("name", ["torch", "paddle"])
 def test_compiled_mode_asks_for_huge_pages_for_its_weights(name: str):
     def bytes_of(**variables: str) -> list[int]:
@@ -209,3 +208,12 @@ def test_another_thread_reserves_nothing(library: MagicMock):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(memory.reserve_huge_pages, 2**24).result()
     assert not library.mock_calls
+
+
+@pytest.mark.parametrize(("kept", "returned"), [(0, True), (1, False)])
+def test_memory_that_is_kept_on_purpose_is_not_returned(
+    kept: int, returned: bool, library: MagicMock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(memory.keep_freed_memory, "cache_info", lambda: SimpleNamespace(currsize=kept))
+    memory.return_freed_memory()
+    assert library.malloc_trim.called == returned
