@@ -27,10 +27,6 @@ REQUIRED_MODULES: dict[str, tuple[str, ...]] = {
     REFERENCE: ("numpy",),
 }
 
-# How many times the size of its weights a model in mode "compiled" may need on the heap. PyTorch needs up to two, for
-# its parameters and their copies for the kernels, and Paddle's engine four, while it reads its program.
-HEAP_PER_WEIGHTS = 4
-
 
 def installed() -> tuple[str, ...]:
     """Return the installed frameworks of "torch", "paddle" and "jax", in that order. None is imported."""
@@ -44,8 +40,8 @@ def build(
 
     ``dtype``: None is float32, and float64 for the reference. ``device``: "cpu" or "cuda". The parameters may share
     memory with the checkpoint (PyTorch on the CPU, NumPy), so do not change its tensors. On a CPU, the modes "jit" and
-    "compiled" make the process keep memory that it frees; in JAX, "jit" makes it keep all of it, in one heap for all
-    threads. In PyTorch and PaddlePaddle, "compiled" also asks for huge pages (``shared/memory.py``).
+    "compiled" make the process keep memory that it frees, and ask for huge pages (``shared/memory.py``); in JAX, "jit"
+    makes it keep all of it, in one heap for all threads.
 
     Raises:
         FrameworkError: the framework is unknown or not installed, or does not support the device, dtype or mode.
@@ -63,8 +59,7 @@ def build(
         keep_freed_memory()
         if mode == "jit" and framework == "jax":
             keep_freed_memory_of_threads()
-        if mode == "compiled" and framework != "jax":
-            reserve_huge_pages(HEAP_PER_WEIGHTS * sum(tensor.nbytes for tensor in checkpoint.tensors.values()))
+        reserve_huge_pages()
     backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 

@@ -20,9 +20,9 @@ _DEFAULT_MMAP_MAX = 65536  # glibc's default
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ON_REQUEST = "[madvise]"  # in this file if a process gets huge pages only where it asks for them
 _MADV_HUGEPAGE = 14  # from Linux's mman.h
-_PAGE, _HUGE_PAGE = 2**12, 2**21  # bytes
-_RESERVES: list[int] = []  # bytes of each reserve of this process
-_MOST_RESERVED = 2**31 - 1 - 2 * _LARGEST  # bytes; with 2 * _LARGEST, the largest number that mallopt takes
+_PAGE = 2**12  # bytes
+_LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest number that mallopt takes
+_RESERVE = _LARGEST_THRESHOLD - 2 * _LARGEST  # bytes
 
 # The variables with which users say what glibc keeps, and the names of the same settings in GLIBC_TUNABLES.
 _CHOICES = {
@@ -72,23 +72,20 @@ def keep_freed_memory_of_threads() -> None:
         library.mallopt(_TRIM_THRESHOLD, _NEVER)
 
 
-def reserve_huge_pages(size: int) -> None:
-    """Extend the heap by ``size`` bytes in huge pages: 2 MB instead of 4 KB, so that the processor finds them faster.
+def reserve_huge_pages() -> None:
+    """Make 1.5 GiB at the end of the heap huge pages: 2 MB instead of 4 KB, so that the processor finds them faster.
 
     With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The memory is
-    only reserved: the system provides a page when it is first used. From then on, glibc keeps more freed memory at the
-    end of the heap than after ``keep_freed_memory``: ``size`` bytes more, or the largest ``size`` of all calls. Call
-    that function first. At most 1.5 GiB are reserved.
+    only reserved: the system provides a page when it is first used. From then on, glibc keeps up to 2 GiB of freed
+    memory at the end of the heap. Call ``keep_freed_memory`` first. A further call reserves what has been used since.
 
     Do nothing without glibc, outside of the main thread, which alone uses this heap, if the system provides huge pages
     to every process or to none, or if the environment says what glibc keeps or whether it asks for huge pages.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if size < _HUGE_PAGE or not in_main_thread:
+    if threading.current_thread() is not threading.main_thread():
         return
     if not _is_free_to_choose(_CHOICES) or not _provides_huge_pages_on_request():
         return
-    size = min(size, _MOST_RESERVED)
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
     library.madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
@@ -96,15 +93,14 @@ def reserve_huge_pages(size: int) -> None:
     keeps_all = keep_freed_memory_of_threads.cache_info().currsize > 0
     if not keeps_all:
         library.mallopt(_MMAP_MAX, 0)  # so that malloc extends the heap
-    address = library.malloc(size)
+    address = library.malloc(_RESERVE)
     if not keeps_all:
         library.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
     if address == 0:  # for example because of a memory limit
         return
-    _RESERVES.append(size)
     if not keeps_all:
-        library.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST + max(_RESERVES))  # otherwise glibc would return what is reserved
-    start, stop = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
+        library.mallopt(_TRIM_THRESHOLD, _LARGEST_THRESHOLD)  # otherwise glibc would return what is reserved
+    start, stop = -(-address // _PAGE) * _PAGE, (address + _RESERVE) // _PAGE * _PAGE
     library.madvise(start, stop - start, _MADV_HUGEPAGE)
     library.free(address)
 
