@@ -79,12 +79,13 @@ def reserve_huge_pages() -> None:
     only reserved: the system provides a page when it is first used. From then on, glibc keeps up to 2 GiB of freed
     memory at the end of the heap. Call ``keep_freed_memory`` first. A further call reserves what has been used since.
 
-    Do nothing without glibc, outside of the main thread, which alone uses this heap, if the system provides huge pages
-    to every process or to none, or if the environment says what glibc keeps or whether it asks for huge pages.
+    Do nothing without glibc, outside of the main thread, which alone uses this heap, under a limit of memory, to which
+    the whole reserve would count, if the system provides huge pages to every process or to none, or if the environment
+    says what glibc keeps or whether it asks for huge pages.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    if not _is_free_to_choose(_CHOICES) or not _provides_huge_pages_on_request():
+    if not _is_free_to_choose(_CHOICES) or _is_limited() or not _provides_huge_pages_on_request():
         return
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
@@ -96,13 +97,21 @@ def reserve_huge_pages() -> None:
     address = library.malloc(_RESERVE)
     if not keeps_all:
         library.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
-    if address == 0:  # for example because of a memory limit
+    if address == 0:  # for example because the system promises no more than it has
         return
     if not keeps_all:
         library.mallopt(_TRIM_THRESHOLD, _LARGEST_THRESHOLD)  # otherwise glibc would return what is reserved
     start, stop = -(-address // _PAGE) * _PAGE, (address + _RESERVE) // _PAGE * _PAGE
     library.madvise(start, stop - start, _MADV_HUGEPAGE)
     library.free(address)
+
+
+def _is_limited() -> bool:
+    """Return whether there is a limit of the memory that this process may reserve (``ulimit -v`` or ``-d``)."""
+    import resource  # noqa: PLC0415 (Windows has no such module)
+
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
 
 
 def _provides_huge_pages_on_request() -> bool:

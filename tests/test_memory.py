@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -220,6 +221,14 @@ def test_a_reserve_that_fails_changes_nothing(library: MagicMock):
     library.malloc.return_value = 0
     memory.reserve_huge_pages()
     assert library.mock_calls == [call.mallopt(-4, 0), call.malloc(2**31 - 1 - 2**29), call.mallopt(-4, 65536)]
+
+
+@pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_nothing_is_reserved_under_a_limit(limited: int, library: MagicMock, monkeypatch: pytest.MonkeyPatch):
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY, limited: 2**40}
+    monkeypatch.setattr(resource, "getrlimit", lambda name: (limits[name], resource.RLIM_INFINITY))
+    memory.reserve_huge_pages()
+    assert not library.mock_calls
 
 
 def test_another_thread_reserves_nothing(library: MagicMock):
