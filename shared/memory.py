@@ -20,9 +20,11 @@ _DEFAULT_MMAP_MAX = 65536  # glibc's default
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ON_REQUEST = "[madvise]"  # in this file if a process gets huge pages only where it asks for them
 _MADV_HUGEPAGE = 14  # from Linux's mman.h
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_NO_OVERCOMMIT = "2"  # in this file if the system promises processes no more memory than it has
 _PAGE = 2**12  # bytes
-_LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest number that mallopt takes
-_RESERVE = _LARGEST_THRESHOLD - 2 * _LARGEST  # bytes
+_RESERVE = 3 * 2**29  # bytes of the heap for which a call asks for huge pages
+_LARGEST_OF_MALLOPT = 2**31 - 1  # the largest number that mallopt takes
 
 # The variables with which users say what glibc keeps, and the names of the same settings in GLIBC_TUNABLES.
 _CHOICES = {
@@ -72,20 +74,21 @@ def keep_freed_memory_of_threads() -> None:
         library.mallopt(_TRIM_THRESHOLD, _NEVER)
 
 
-def reserve_huge_pages() -> None:
-    """Make 1.5 GiB at the end of the heap huge pages: 2 MB instead of 4 KB, so that the processor finds them faster.
+def ask_for_huge_pages() -> None:
+    """Ask for huge pages for the next 1.5 GiB of the heap: 2 MB, not 4 KB, so that the processor finds them faster.
 
-    With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The memory is
-    only reserved: the system provides a page when it is first used. From then on, glibc keeps up to 2 GiB of freed
-    memory at the end of the heap. Call ``keep_freed_memory`` first. A further call reserves what has been used since.
+    With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The system
+    provides a page only when it is first used. After this call, glibc keeps up to 2 GiB of freed memory at the end of
+    the heap, or still all of it after ``keep_freed_memory_of_threads``. Call ``keep_freed_memory`` first. A later call
+    asks for as much again as the process has used since.
 
-    Do nothing without glibc, outside of the main thread, which alone uses this heap, under a limit of memory, to which
-    the whole reserve would count, if the system provides huge pages to every process or to none, or if the environment
-    says what glibc keeps or whether it asks for huge pages.
+    Do nothing without glibc, or outside of the main thread, to which this heap belongs. Do nothing if the memory that
+    the process may reserve is limited, if the system provides huge pages to every process or to none, or if the
+    environment says what glibc keeps or whether it asks for huge pages.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not _is_free_to_choose(_CHOICES):
         return
-    if not _is_free_to_choose(_CHOICES) or _is_limited() or not _provides_huge_pages_on_request():
+    if not _provides_huge_pages_on_request() or not _can_reserve():
         return
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
@@ -97,21 +100,32 @@ def reserve_huge_pages() -> None:
     address = library.malloc(_RESERVE)
     if not keeps_all:
         library.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
-    if address == 0:  # for example because the system promises no more than it has
+    if address == 0:
         return
     if not keeps_all:
-        library.mallopt(_TRIM_THRESHOLD, _LARGEST_THRESHOLD)  # otherwise glibc would return what is reserved
+        library.mallopt(_TRIM_THRESHOLD, _LARGEST_OF_MALLOPT)  # otherwise, free would return the memory
     start, stop = -(-address // _PAGE) * _PAGE, (address + _RESERVE) // _PAGE * _PAGE
     library.madvise(start, stop - start, _MADV_HUGEPAGE)
     library.free(address)
 
 
-def _is_limited() -> bool:
-    """Return whether there is a limit of the memory that this process may reserve (``ulimit -v`` or ``-d``)."""
+def _can_reserve() -> bool:
+    """Return whether the process may extend its heap without using up a limit of memory.
+
+    If ``malloc`` failed, glibc would give the main thread another heap, and the thread would go on using that one.
+    """
     import resource  # noqa: PLC0415 (Windows has no such module)
 
     limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    return any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
+    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
+        return False  # what is reserved would count towards the limit
+    try:
+        if _OVERCOMMIT.read_text().strip() == _NO_OVERCOMMIT:
+            return False  # it would count towards the limit of all processes together
+        mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _provides_huge_pages_on_request() -> bool:

@@ -12,6 +12,8 @@ from unittest.mock import MagicMock, call
 
 import pytest
 
+import triglot
+from triglot import impls
 from triglot.shared import memory
 
 LIBRARY, VERSION = platform.libc_ver()
@@ -35,7 +37,7 @@ print(np.median(np.diff(faults)))
 """
 NEW_ARRAY = "np.ones(5 * 2**20)"  # 40 MB, which glibc never keeps by default
 IN_A_THREAD = "pool.submit(np.ones, 20 * 2**20).result()"  # 168 MB, more than the heap of a thread
-MORE_IN_A_THREAD = "pool.submit(np.ones, 80 * 2**20).result()"  # 671 MB, more than mode "compiled" keeps
+MORE_IN_A_THREAD = "pool.submit(np.ones, 80 * 2**20).result()"  # 671 MB, more than keep_freed_memory keeps
 # The intermediate result takes 81 MB. The vectors exist before the calls, and the result is one number: calls of JAX
 # that make arrays of 35 pages need up to ten of them until the heap has room for each.
 PRODUCT = "import jax; vectors = jax.numpy.ones((4500, 8)); product = jax.jit(lambda x: ((x @ x.T) @ x).sum())"
@@ -140,7 +142,10 @@ model.training_step(taught(checkpoint.config, batch, np.zeros((1, 2, 384), np.fl
 """
 
 
-@pytest.mark.skipif(not memory._provides_huge_pages_on_request(), reason="the system provides no huge pages on request")
+@pytest.mark.skipif(
+    not memory._provides_huge_pages_on_request() or not memory._can_reserve(),
+    reason="Triglot asks for no huge pages here",
+)
 @pytest.mark.long(use=TRAINING)
 @pytest.mark.parametrize(
     ("name", "use", "copies"),
@@ -148,7 +153,7 @@ model.training_step(taught(checkpoint.config, batch, np.zeros((1, 2, 384), np.fl
         # The kernels have copies of the layers' weights.
         pytest.param("torch", INFERENCE, 1, id="torch-inference"),
         pytest.param("paddle", INFERENCE, 1, id="paddle-inference"),
-        # The gradients and Adam's two moments take as much as the weights, each.
+        # The gradients, and each of Adam's two moments, take as much memory as the weights.
         pytest.param("torch", TRAINING, 3, id="torch-training"),
         pytest.param("paddle", TRAINING, 3, id="paddle-training"),
         pytest.param("jax", TRAINING, 3, id="jax-training"),
@@ -169,15 +174,19 @@ def test_a_fast_mode_asks_for_huge_pages(name: str, use: str, copies: int):
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Return a fake of glibc, on a system that provides huge pages on request."""
+    """Return a fake of glibc, on a system that provides huge pages on request, in a process without limits."""
     fake = MagicMock()
     fake.malloc.return_value = 4097
     (tmp_path / "enabled").write_text("always [madvise] never")
+    (tmp_path / "overcommit").write_text("0\n")
     for name in list(os.environ):
         if name.startswith(("MALLOC_", "GLIBC_TUNABLES")):
             monkeypatch.delenv(name)
     monkeypatch.setattr(memory, "_HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.setattr(memory, "_OVERCOMMIT", tmp_path / "overcommit")
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: fake)
+    monkeypatch.setattr(memory.keep_freed_memory_of_threads, "cache_info", lambda: SimpleNamespace(currsize=0))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return fake
 
 
@@ -191,50 +200,77 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
         (None, ""),
     ],
 )
-def test_nothing_is_reserved_if_the_system_or_the_user_decides(
+def test_no_huge_pages_are_asked_for_if_the_system_or_the_user_decides(
     content: str | None, tunables: str, library: MagicMock, monkeypatch: pytest.MonkeyPatch
 ):
     memory._HUGE_PAGES.unlink()
     if content is not None:
         memory._HUGE_PAGES.write_text(content)
     monkeypatch.setenv("GLIBC_TUNABLES", tunables)
-    memory.reserve_huge_pages()
+    memory.ask_for_huge_pages()
     assert not library.mock_calls
 
 
-def test_a_reserve_extends_the_heap_and_is_not_returned(library: MagicMock):
-    memory.reserve_huge_pages()
-    size = 2**31 - 1 - 2**29  # with the 512 MB that glibc keeps anyway, the largest number of mallopt
-    reserve = [call.malloc(size), call.mallopt(-4, 65536), call.mallopt(-1, 2**31 - 1)]
-    pages = call.madvise(8192, size + 4097 - 8192, 14)  # from 4,097 on: whole pages only
-    assert library.mock_calls == [call.mallopt(-4, 0), *reserve, pages, call.free(4097)]
+def test_the_heap_is_extended_and_not_returned(library: MagicMock):
+    memory.ask_for_huge_pages()
+    size = 3 * 2**29
+    heap = [call.malloc(size), call.mallopt(-4, 65536), call.mallopt(-1, 2**31 - 1)]
+    pages = call.madvise(8192, size - 4096, 14)  # from 4,097 on: whole pages only
+    assert library.mock_calls == [call.mallopt(-4, 0), *heap, pages, call.free(4097)]
 
 
-def test_a_reserve_leaves_the_settings_of_one_heap_as_they_are(library: MagicMock, monkeypatch: pytest.MonkeyPatch):
+def test_the_settings_of_one_heap_stay_as_they_are(library: MagicMock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(memory.keep_freed_memory_of_threads, "cache_info", lambda: SimpleNamespace(currsize=1))
-    memory.reserve_huge_pages()
+    memory.ask_for_huge_pages()
     assert library.free.called
     assert not library.mallopt.called
 
 
-def test_a_reserve_that_fails_changes_nothing(library: MagicMock):
+def test_a_heap_that_cannot_be_extended_stays_as_it_is(library: MagicMock):
     library.malloc.return_value = 0
-    memory.reserve_huge_pages()
-    assert library.mock_calls == [call.mallopt(-4, 0), call.malloc(2**31 - 1 - 2**29), call.mallopt(-4, 65536)]
+    memory.ask_for_huge_pages()
+    assert library.mock_calls == [call.mallopt(-4, 0), call.malloc(3 * 2**29), call.mallopt(-4, 65536)]
 
 
 @pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
-def test_nothing_is_reserved_under_a_limit(limited: int, library: MagicMock, monkeypatch: pytest.MonkeyPatch):
+def test_a_heap_under_a_limit_is_not_extended(limited: int, library: MagicMock, monkeypatch: pytest.MonkeyPatch):
     limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY, limited: 2**40}
     monkeypatch.setattr(resource, "getrlimit", lambda name: (limits[name], resource.RLIM_INFINITY))
-    memory.reserve_huge_pages()
+    memory.ask_for_huge_pages()
     assert not library.mock_calls
 
 
-def test_another_thread_reserves_nothing(library: MagicMock):
+def test_a_heap_is_not_extended_if_the_system_promises_no_more_memory_than_it_has(library: MagicMock):
+    memory._OVERCOMMIT.write_text("2\n")
+    memory.ask_for_huge_pages()
+    assert not library.mock_calls
+
+
+def test_a_heap_is_not_extended_beyond_the_memory_of_the_system(library: MagicMock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory.mmap, "mmap", MagicMock(side_effect=OSError))
+    memory.ask_for_huge_pages()
+    assert not library.mock_calls
+
+
+def test_another_thread_asks_for_no_huge_pages(library: MagicMock):
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(memory.reserve_huge_pages).result()
+        pool.submit(memory.ask_for_huge_pages).result()
     assert not library.mock_calls
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("mode", ["eager", "jit", "compiled"])
+def test_what_build_asks_of_glibc(framework: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch):
+    checkpoint, asked = triglot.initialize("bert-base-tiny"), MagicMock()
+    for name in ("keep_freed_memory", "keep_freed_memory_of_threads", "ask_for_huge_pages"):
+        monkeypatch.setattr(impls, name, getattr(asked, name))
+    monkeypatch.setattr(impls.importlib, "import_module", MagicMock())
+    impls.build(framework, checkpoint, device=device, mode=mode)
+    expected = []
+    if device == "cpu" and mode != "eager":
+        one_heap = [call.keep_freed_memory_of_threads()] if (framework, mode) == ("jax", "jit") else []
+        expected = [call.keep_freed_memory(), *one_heap, call.ask_for_huge_pages()]
+    assert asked.mock_calls == expected
 
 
 @pytest.mark.parametrize(("kept", "returned"), [(0, True), (1, False)])
