@@ -18,8 +18,8 @@ def checkpoint(value: Any) -> Checkpoint:
     """
     if not isinstance(value, Checkpoint):
         raise CheckpointError(
-            f"checkpoint is a {type(value).__name__}; expected a Checkpoint; make one with triglot.load, triglot.port "
-            "or triglot.initialize"
+            f"checkpoint is a {type(value).__name__}; expected a Checkpoint; make one with triglot.load, triglot.port, "
+            "triglot.initialize or, from a model, triglot.Checkpoint(model.config, model.weights())"
         )
     return value
 

@@ -32,11 +32,11 @@ def with_table(text: str, result: Path) -> str:
 
 
 def short_table(report: Report) -> str:
-    """Return the fastest arms of the first two cells as one Markdown table, by their milliseconds in the first cell."""
+    """Return the fastest arms of the first two cells as one Markdown table, by their ratios in the first cell."""
     shown = report.tables()[:CELLS]
     rows = [{row.result.case.arm: tables.cells(row) for row in table.rows} for table in shown]
     fastest = {arm for of_cell in rows for arm in list(of_cell)[:ROWS]}  # rows without times come last
-    arms = sorted(fastest & rows[0].keys(), key=lambda arm: float(rows[0][arm]["ms"] or "inf"))
+    arms = [arm for arm in rows[0] if arm in fastest]
     texts = [[arm, *(of_cell[arm][column] for of_cell in rows for column in COLUMNS)] for arm in arms]
     cell = shown[0].cell
     sizes = [_size(each.cell) for each in shown]
@@ -44,7 +44,7 @@ def short_table(report: Report) -> str:
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
         f"Milliseconds per call, for every arm (a way to compute the model) among the {ROWS} fastest in either size,",
-        f"of {len(rows[0])} arms in all. The fastest in the first size comes first.",
+        f"of {len(rows[0])} arms in all. Sorted by ratios between calls of the same minutes in the first size.",
         '"Of roofline" is the speed relative to the fastest matrix product.',
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),

@@ -22,7 +22,8 @@ class Plan:
     """How to train: Adam with the learning rate ``rate``, multiplied by ``decay`` every ``epochs_per_decay`` epochs.
 
     An epoch is ``samples_per_epoch`` samples in batches of ``batch_size``. ``dropout`` False: ignore the dropout rates
-    of the model. ``seed`` decides the samples and what is dropped. The defaults are those of article 000, except for
+    of the model. ``seed`` decides the samples and what is dropped. Both apply to ``triglot.train``; ``training_step``
+    drops only what its ``dropout_masks`` say. The defaults are those of article 000, except for
     ``samples_per_epoch``: with its 1,000 samples the rate is halved every 375 steps, and training never converges.
 
     Raises:

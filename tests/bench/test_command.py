@@ -55,7 +55,15 @@ def test_ctrl_c_names_only_a_file_of_this_sweep(is_resumed, update, named, workp
     Path("bench.json").write_text("{}")
     with pytest.raises(KeyboardInterrupt):
         interrupt(JsonFile(Path("bench.json"), is_resumed=is_resumed), update=update)
-    assert ("bench.json has the results so far; continue with --resume" in capsys.readouterr().err) == named
+    message = capsys.readouterr().err
+    assert ("bench.json has the results so far; continue with --resume" in message) == named
+    assert ("bench.json was not written, because no group of arms was complete" in message) == (not named)
+
+
+def test_ctrl_c_names_no_file_if_there_is_none(capsys):
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(JsonFile(None, is_resumed=False), update=False)
+    assert not capsys.readouterr().err
 
 
 def test_ctrl_c_right_after_the_file_was_replaced_names_it(workplace, capsys, monkeypatch):

@@ -76,7 +76,7 @@ def bench(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
     device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Time the fastest arms in about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Time the usual arms in about a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case. Default: 1.5.")
     ] = None,
@@ -345,6 +345,8 @@ class JsonFile:
         # Look at the file instead of remembering updates: an interrupt may come right after the file was replaced.
         if kind is KeyboardInterrupt and _version(self._path) not in (None, self._unrelated):
             sys.stderr.write(f"triglot: {self._path} has the results so far; continue with --resume\n")
+        elif kind is KeyboardInterrupt and self._path is not None:
+            sys.stderr.write(f"triglot: {self._path} was not written, because no group of arms was complete\n")
 
 
 def _version(path: Path | None) -> tuple[int, int] | None:
