@@ -40,6 +40,9 @@ def faked(monkeypatch, fakes):
     monkeypatch.setattr(sweep, "WORKER", fakes)
 
 
+UNWRITTEN = "triglot: bench.json was not written, because no group of arms was complete\n"
+
+
 def interrupt(file, *, update):
     with file:
         if update:
@@ -57,7 +60,7 @@ def test_ctrl_c_names_only_a_file_of_this_sweep(is_resumed, update, named, workp
         interrupt(JsonFile(Path("bench.json"), is_resumed=is_resumed), update=update)
     message = capsys.readouterr().err
     assert ("bench.json has the results so far; continue with --resume" in message) == named
-    assert ("bench.json was not written, because no group of arms was complete" in message) == (not named)
+    assert (UNWRITTEN in message) == (not named)
 
 
 def test_ctrl_c_names_no_file_if_there_is_none(capsys):
@@ -131,7 +134,7 @@ def test_ctrl_c_shows_the_rounds_of_the_group_that_it_ends(workplace, command, f
     monkeypatch.setattr(Workers, "sample", interrupted_sample)
     options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT, "--rounds", "20", "--json", "bench.json")
     code, out, err = command("bench", "bert-base-tiny", *options)
-    assert (code, err) == (130, "triglot: interrupted\n")
+    assert (code, err) == (130, f"{UNWRITTEN}triglot: interrupted\n")
     assert re.search(r"^fake-b +pass +\d+\.\d+ \(.*\)", out, re.MULTILINE), "eight rounds are enough for a ratio"
     assert re.search(r"^fake-a +pass +1 ", out, re.MULTILINE)
     assert not Path("bench.json").exists()
@@ -143,7 +146,7 @@ def test_ctrl_c_shows_the_rounds_before_a_new_process(workplace, command, faked,
     monkeypatch.setattr(Workers, "restart", interrupt_now)
     options = ("--arm", "fake-a", "--arm", "fake-b", *SHORT, "--rounds", "40", "--json", "bench.json")
     code, out, err = command("bench", "bert-base-tiny", *options)
-    assert (code, err) == (130, "triglot: interrupted\n")
+    assert (code, err) == (130, f"{UNWRITTEN}triglot: interrupted\n")
     assert re.search(r"^fake-b +pass +\d+\.\d+ \(.*\)", out, re.MULTILINE), "eight rounds are enough for a ratio"
     assert not Path("bench.json").exists()
 
