@@ -44,8 +44,8 @@ def short_table(report: Report) -> str:
         f"**{cell.model}, {cell.workload}, {tables.where(cell)}: {' and '.join(sizes)}**",
         "",
         f"Milliseconds per call, for every arm (a way to compute the model) among the {ROWS} fastest in either size,",
-        f"of {len(rows[0])} arms in all. Sorted by ratios between calls of the same minutes in the first size.",
-        '"Of roofline" is the speed relative to the fastest matrix product.',
+        f"of {len(rows[0])} arms in all. Sorted by the ratios of times in the first size, because these are more",
+        'reliable than milliseconds. "Of roofline" is the speed relative to the fastest matrix product.',
         "",
         *tables.markdown_table(["arm", *(heading for size in sizes for heading in (size, "of roofline"))], texts),
     ]

@@ -76,7 +76,7 @@ def bench(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Number format; repeatable. Default: float32.")] = None,
     device: Annotated[Device, typer.Option(help="Device to run on.")] = CPU,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each arm. Default: one per core.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Time the usual arms in about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Time fewer arms, in about a minute.")] = False,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, max=3600, help="Seconds of samples for each case. Default: 1.5.")
     ] = None,
