@@ -9,7 +9,7 @@ from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
 from triglot.shared.environment import computes_bfloat16
 from triglot.shared.errors import FrameworkError, SlowWarning
-from triglot.shared.memory import ask_for_huge_pages, keep_freed_memory, keep_freed_memory_of_threads
+from triglot.shared.memory import keep_freed_memory, keep_freed_memory_of_threads
 
 from .model import Model
 
@@ -59,7 +59,6 @@ def build(
         keep_freed_memory()
         if mode == "jit" and framework == "jax":
             keep_freed_memory_of_threads()
-        ask_for_huge_pages()
     backend = importlib.import_module(f".{PACKAGES[framework]}.backend", __name__)
     return Model(backend.Backend(checkpoint, device, dtype, mode))
 

@@ -79,8 +79,10 @@ def ask_for_huge_pages() -> None:
 
     With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The system
     provides a page only when it is first used. After this call, glibc keeps up to 2 GiB of freed memory at the end of
-    the heap, or still all of it after ``keep_freed_memory_of_threads``. Call ``keep_freed_memory`` first. A later call
-    asks for as much again as the process has used since.
+    the heap, or still all of it after ``keep_freed_memory_of_threads``. Call ``keep_freed_memory`` first, and load the
+    weights of a model first: programs that make their own copies never read that memory again, and on a virtual
+    machine the system may take longer to provide huge pages. A later call asks for as much again as the process has
+    used since.
 
     Do nothing without glibc, or outside of the main thread, to which this heap belongs. Do nothing if the memory that
     the process may reserve is limited, if the system provides huge pages to every process or to none, or if the

@@ -1,5 +1,6 @@
 """``shared/memory.py``: a process reuses the memory that it frees."""
 
+import importlib
 import os
 import platform
 import resource
@@ -260,17 +261,30 @@ def test_another_thread_asks_for_no_huge_pages(library: MagicMock):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("mode", ["eager", "jit", "compiled"])
-def test_what_build_asks_of_glibc(framework: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch):
+def test_what_build_makes_glibc_keep(framework: str, mode: str, device: str, monkeypatch: pytest.MonkeyPatch):
     checkpoint, asked = triglot.initialize("bert-base-tiny"), MagicMock()
-    for name in ("keep_freed_memory", "keep_freed_memory_of_threads", "ask_for_huge_pages"):
+    for name in ("keep_freed_memory", "keep_freed_memory_of_threads"):
         monkeypatch.setattr(impls, name, getattr(asked, name))
     monkeypatch.setattr(impls.importlib, "import_module", MagicMock())
     impls.build(framework, checkpoint, device=device, mode=mode)
     expected = []
     if device == "cpu" and mode != "eager":
         one_heap = [call.keep_freed_memory_of_threads()] if (framework, mode) == ("jax", "jit") else []
-        expected = [call.keep_freed_memory(), *one_heap, call.ask_for_huge_pages()]
+        expected = [call.keep_freed_memory(), *one_heap]
     assert asked.mock_calls == expected
+
+
+@pytest.mark.parametrize("mode", ["eager", "jit", "compiled"])
+def test_huge_pages_are_asked_for_when_the_weights_are_loaded(
+    framework: str, mode: str, monkeypatch: pytest.MonkeyPatch
+):
+    backend, steps = importlib.import_module(f"triglot.impls.{impls.PACKAGES[framework]}.backend"), MagicMock()
+    steps.load.side_effect = backend.weights.load
+    monkeypatch.setattr(backend.weights, "load", steps.load)
+    monkeypatch.setattr(backend, "ask_for_huge_pages", steps.ask)
+    backend.Backend(triglot.initialize("bert-base-tiny"), "cpu", "float32", mode)
+    names = [name for name, _, _ in steps.mock_calls]
+    assert names == (["load"] if mode == "eager" else ["load", "ask"])
 
 
 @pytest.mark.parametrize(("kept", "returned"), [(0, True), (1, False)])

@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs.packing import can_pack
+from triglot.shared.memory import ask_for_huge_pages
 from triglot.shared.model.config import ModelConfig
 from triglot.shared.training.plan import Moments, Plan
 
@@ -69,6 +70,8 @@ class Backend:
             # A copy, because models must not share their variables.
             self.transformer = nnx.merge(*_abstract_transformer(checkpoint.config), copy=True)
             weights.load(self.transformer, checkpoint, self.device, self.dtype)
+        if device == "cpu" and mode != "eager":
+            ask_for_huge_pages()
         self.transformer.eval()
         # Dropout masks are passed in, so no random streams are needed and parameters are the only state.
         self.transformer.set_attributes(nnx.Dropout, rngs=None, raise_if_not_found=False)

@@ -15,6 +15,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs.packing import can_pack
+from triglot.shared.memory import ask_for_huge_pages
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
@@ -80,6 +81,8 @@ class Backend:
             with weights.without_values(self.dtype):
                 self.transformer = Transformer(checkpoint.config)
             weights.load(self.transformer, checkpoint, self.dtype)
+            if device == "cpu" and mode != "eager":
+                ask_for_huge_pages()
             self.transformer.eval()
             if mode == "compiled" and can_pack(self.config, device, dtype):
                 deployed = Packed(self.transformer)

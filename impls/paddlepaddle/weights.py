@@ -31,13 +31,17 @@ def without_values(dtype: paddle.dtype) -> Iterator[None]:
 
 
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:
-    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others."""
+    """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others.
+
+    ``set_value`` copies a tensor, so each is converted only then: all of them at once would need memory for two copies
+    of the weights.
+    """
     transformer.to(dtype=dtype)
     state = transformer.state_dict()
-    native = to_native(checkpoint.config, checkpoint.tensors, dtype)
+    names = schema.parameters(checkpoint.config).keys()
     # set_state_dict would only warn about a difference.
-    assert state.keys() == native.keys(), set(state) ^ set(native)
-    for name, tensor in native.items():
+    assert state.keys() == names, set(state) ^ set(names)
+    for name, tensor in _converted(checkpoint.config, checkpoint.tensors, dtype):
         state[name].set_value(tensor)
 
 
@@ -48,10 +52,7 @@ def export(transformer: Transformer) -> dict[str, np.ndarray]:
 
 def to_native(config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: paddle.dtype) -> dict[str, Tensor]:
     """Convert one array for each parameter, by canonical name, to tensors in the native layout."""
-    tensors: dict[str, Tensor] = {}
-    for name in schema.parameters(config):
-        tensors[name] = np2paddle(arrays[name]).astype(dtype)
-    return tensors
+    return dict(_converted(config, arrays, dtype))
 
 
 def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
@@ -60,6 +61,14 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str
     for name in schema.parameters(config):
         arrays[name] = paddle2np(tensors[name])
     return arrays
+
+
+def _converted(
+    config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: paddle.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """Convert one array after the other, as they are asked for."""
+    for name in schema.parameters(config):
+        yield name, np2paddle(arrays[name]).astype(dtype)
 
 
 def np2paddle(array: np.ndarray) -> Tensor:

@@ -13,6 +13,7 @@ from triglot.shared.checkpoint import Checkpoint
 from triglot.shared.choices import WITH_GRADIENTS
 from triglot.shared.errors import FrameworkError
 from triglot.shared.inputs.packing import can_pack
+from triglot.shared.memory import ask_for_huge_pages
 from triglot.shared.training.plan import Moments, Plan
 
 from . import execution, masks, training, weights
@@ -44,6 +45,8 @@ class Backend:
         with torch.device("meta"), weights.WithoutNoise():
             self.transformer = Transformer(checkpoint.config)
         weights.load(self.transformer, checkpoint, device, self.dtype)
+        if device == "cpu" and mode != "eager":
+            ask_for_huge_pages()
         self.transformer.eval()
         self.packs = mode == "compiled" and can_pack(self.config, device, dtype) and has_kernels(dtype)
         if self.packs:

@@ -41,7 +41,7 @@ OWN_HELPERS = {
         "np2native",
         "native2np",
     },  # no state_dict; nothing to convert
-    ("paddlepaddle", "weights.py"): {"without_values"},
+    ("paddlepaddle", "weights.py"): {"without_values", "_converted"},
     ("flax_nnx", "weights.py"): {"by_name", "as_state", "_native_path"},  # the state is a tree, keyed by tuples
     ("numpy_reference", "backend.py"): {"Backend.trainer"},  # it does not train
     # Tracing a module takes time, so it is done once, and without tracing random keys.
