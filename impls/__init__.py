@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from triglot.shared.checkpoint import Checkpoint, check_finite
 from triglot.shared.choices import DEVICES, DTYPES, FRAMEWORKS, MODES
-from triglot.shared.environment import computes_bfloat16
+from triglot.shared.environment import why_bfloat16_is_slow
 from triglot.shared.errors import FrameworkError, SlowWarning
 from triglot.shared.memory import keep_freed_memory, keep_freed_memory_of_threads
 
@@ -70,13 +70,9 @@ def warn_if_slow(framework: str, device: str, dtype: str, mode: str) -> None:
     """
     if (device, dtype, mode) != ("cpu", "bfloat16", "compiled"):
         return
-    if framework == "jax":
-        reason = "on a CPU, JAX is slower in bfloat16 than in float32"
-    elif computes_bfloat16() is False:
-        reason = "this processor has no bfloat16 instructions, and emulating them is slow"
-    else:
-        return
-    warnings.warn(f"{reason}; use float32", SlowWarning, stacklevel=3)
+    reason = "on a CPU, JAX is slower in bfloat16 than in float32" if framework == "jax" else why_bfloat16_is_slow()
+    if reason:
+        warnings.warn(f"{reason}; use float32", SlowWarning, stacklevel=3)
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

@@ -124,18 +124,38 @@ def instructions(information: Path = _PROCESSORS) -> list[str] | None:
 
     ``information``: where Linux describes the processors.
     """
+    features = _features(information)
+    return None if features is None else [name for name in _INSTRUCTIONS if name in features]
+
+
+def why_bfloat16_is_slow(information: Path = _PROCESSORS) -> str | None:
+    """Return why bfloat16 is slower than float32 here; None if it is not, or the system does not say.
+
+    ``information``: where Linux describes the processors.
+    """
+    features = _features(information)
+    if features is None:
+        return None
+    if _BFLOAT16.isdisjoint(features):
+        return "this processor has no bfloat16 instructions, and emulating them is slow"
+    is_intel = "GenuineIntel" in information.read_text()
+    if is_intel and "avx512_fp16" in features and "amx_bf16" not in features:
+        # They were made for AMX. Virtual machines may hide it, and Intel's AVX-512 instructions of the same processors
+        # reach half the speed of those for float32.
+        return (
+            "this processor shows no AMX, and without it, its bfloat16 instructions are slower than those for float32"
+        )
+    return None
+
+
+def _features(information: Path) -> set[str] | None:
+    """Return the features that all processors have, as Linux names them; None if it does not say."""
     if not information.is_file():
         return None
     names = {"flags", "Features"}  # on x86, and on ARM
     lines = (line.partition(":") for line in information.read_text().splitlines())
     features = [set(value.split()) for name, _, value in lines if name.strip() in names]
-    return [name for name in _INSTRUCTIONS if all(name in each for each in features)] if features else None
-
-
-def computes_bfloat16(information: Path = _PROCESSORS) -> bool | None:
-    """Return whether the processor has instructions for bfloat16; see ``instructions``."""
-    names = instructions(information)
-    return None if names is None else not _BFLOAT16.isdisjoint(names)
+    return {name for name in features[0] if all(name in each for each in features)} if features else None
 
 
 def _processor() -> str:

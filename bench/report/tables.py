@@ -177,17 +177,17 @@ def print_report(report: Report) -> None:
 def _print_rows(table: Table) -> None:
     columns, texts = used_columns(table)
     timed = console.table(*console.word_columns(columns[0]), columns[1], *console.number_columns(*columns[2:]))
-    untimed: list[str] = []
+    untimed: dict[str, list[str]] = {}
     for row, (arm, verdict, *measured) in zip(table.rows, texts, strict=True):
         if row.result.status == "ok":
             timed.add_row(arm, Text(verdict, "green"), *measured)
         else:
-            untimed.append(f"{arm} {verdict}")
+            untimed.setdefault(verdict, []).append(arm)
     screen = console.console()
     if timed.rows:
         screen.print(timed)
-    for line in untimed:
-        screen.print(line)
+    for verdict, arms in untimed.items():
+        screen.print(f"{', '.join(arms)} {verdict}")
 
 
 def print_changes(changes: Changes) -> None:

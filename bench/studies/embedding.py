@@ -32,7 +32,7 @@ from rich.table import Column, Table
 
 from triglot.bench.machine.load import MachineState, busy_seconds
 from triglot.shared.arrays import Array
-from triglot.shared.environment import computes_bfloat16, environment, threads
+from triglot.shared.environment import environment, threads, why_bfloat16_is_slow
 from triglot.shared.inputs.text import sentences
 from triglot.shared.inputs.tokenizer import TextTokenizer
 
@@ -92,7 +92,7 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
 
     ``other_processors``: how many processors other processes used during each turn.
     """
-    arms = [arm for arm in ARMS if "bfloat16" not in arm or computes_bfloat16() is not False]
+    arms = [arm for arm in ARMS if "bfloat16" not in arm or not why_bfloat16_is_slow()]
     seconds: dict[str, list[float]] = {arm: [] for arm in arms}
     other_processors: dict[str, list[float]] = {arm: [] for arm in arms}
     vectors: dict[str, Array] = {}

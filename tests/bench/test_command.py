@@ -291,6 +291,13 @@ def test_a_sweep_that_times_nothing_fails(workplace, command, monkeypatch):
     assert re.match("triglot: nothing was timed; nnx: .*does not generate", err)
 
 
+def test_a_reason_is_given_once_for_all_arms(workplace, command):
+    code, out, err = command("bench", "bert-base-tiny", "--workload", "generation")
+    assert (code, out.count("does not generate"), out.count("openvino")) == (2, 1, 1)
+    able = [name for name, arm in arms.ARMS.items() if arm.builder_of("generation")]
+    assert err == f"triglot: nothing was timed; {len(able)} arms: a model of kind encoder does not generate\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -7,12 +7,12 @@ from types import ModuleType
 import pytest
 
 from triglot.shared.environment import (
-    computes_bfloat16,
     environment,
     hash_of_code,
     instructions,
     thread_settings,
     version,
+    why_bfloat16_is_slow,
 )
 
 
@@ -58,24 +58,32 @@ def test_variables_that_change_nothing_or_that_triglot_sets_are_not_listed(name,
     assert name not in environment()["variables"]
 
 
+AMX_IS_HIDDEN = "avx512f avx512_bf16 avx512_fp16"
+
+
 @pytest.mark.parametrize(
-    ("lines", "known"),
+    ("lines", "reason"),
     [
-        ("flags\t\t: fpu avx2 avx512f\nflags\t\t: fpu avx2 avx512f", False),
-        ("model name\t: X\nflags\t\t: fpu avx512f avx512_bf16\nflags\t\t: fpu avx512_bf16", True),
-        ("flags\t\t: fpu amx_bf16", True),
-        ("flags\t\t: fpu avx512_bf16\nflags\t\t: fpu", False),  # cores of two kinds
-        ("Features\t: fp asimd bf16", True),  # ARM
-        ("Features\t: fp asimd", False),
+        ("flags\t\t: fpu avx2 avx512f\nflags\t\t: fpu avx2 avx512f", "no bfloat16 instructions"),
+        ("model name\t: X\nflags\t\t: fpu avx512f avx512_bf16\nflags\t\t: fpu avx512_bf16", None),
+        ("flags\t\t: fpu amx_bf16", None),
+        ("flags\t\t: fpu avx512_bf16\nflags\t\t: fpu", "no bfloat16 instructions"),  # cores of two kinds
+        (f"vendor_id\t: GenuineIntel\nflags\t\t: {AMX_IS_HIDDEN}", "shows no AMX"),
+        (f"vendor_id\t: GenuineIntel\nflags\t\t: {AMX_IS_HIDDEN} amx_bf16", None),
+        (f"vendor_id\t: AuthenticAMD\nflags\t\t: {AMX_IS_HIDDEN}", None),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: avx512f avx512_bf16", None),  # from before AMX
+        ("Features\t: fp asimd bf16", None),  # ARM
+        ("Features\t: fp asimd", "no bfloat16 instructions"),
         ("processor\t: 0", None),
         (None, None),  # not Linux
     ],
 )
-def test_instructions_for_bfloat16_are_detected(lines, known, tmp_path):
+def test_slow_bfloat16_is_detected(lines, reason, tmp_path):
     information = tmp_path / "cpuinfo"
     if lines is not None:
         information.write_text(lines + "\n")
-    assert computes_bfloat16(information) is known
+    found = why_bfloat16_is_slow(information)
+    assert (found is None) if reason is None else (reason in (found or ""))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch says it only for x86")
@@ -83,7 +91,7 @@ def test_pytorch_finds_the_same_instructions_for_bfloat16():
     import torch
 
     known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    assert computes_bfloat16() == known
+    assert ("no bfloat16 instructions" in (why_bfloat16_is_slow() or "")) != known
 
 
 def test_instructions_that_all_processors_have_are_listed(tmp_path):

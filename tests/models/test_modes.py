@@ -86,17 +86,16 @@ def test_an_encoder_computes_in_bfloat16(lengths, framework, make_checkpoint, re
 
 
 @pytest.mark.parametrize(
-    ("name", "instructions", "reason"),
+    ("name", "processor", "reason"),
     [
-        ("torch", False, "no bfloat16 instructions, and emulating them is slow; use float32"),
-        ("torch", True, None),
-        ("torch", None, None),  # the system does not say
-        ("paddle", False, "emulating"),
-        ("jax", True, "JAX is slower in bfloat16"),
+        ("torch", "it is emulated", "it is emulated; use float32"),
+        ("torch", None, None),
+        ("paddle", "it is emulated", "it is emulated; use float32"),
+        ("jax", None, "JAX is slower in bfloat16"),
     ],
 )
-def test_slow_bfloat16_is_not_silent(name, instructions, reason, monkeypatch):
-    monkeypatch.setattr(impls, "computes_bfloat16", lambda: instructions)
+def test_slow_bfloat16_is_not_silent(name, processor, reason, monkeypatch):
+    monkeypatch.setattr(impls, "why_bfloat16_is_slow", lambda: processor)
     silent = [("cuda", "bfloat16", "compiled"), ("cpu", "float32", "compiled"), ("cpu", "bfloat16", "eager")]
     if reason is None:
         silent.append(("cpu", "bfloat16", "compiled"))

@@ -1,6 +1,7 @@
 """``triglot bench``: find out which framework, in which mode, is fastest for a model on this machine."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +48,7 @@ FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("defau
 EMBED, ARRIVAL = Workload("embed"), Order("arrival")
 
 SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
+NAMED = 3  # a message names up to three arms, and says how many there are if there are more
 QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, uncounted=0.1, again=False, quick=True)
 
 
@@ -368,10 +370,14 @@ def _exit_code(report: "Report", changes: "Changes", *, explain: bool) -> int:
         arms: dict[str, dict[str, None]] = {}
         for result in report.results:
             arms.setdefault(result.failure, {})[result.case.arm] = None
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in arms.items())
+        reasons = "; ".join(f"{_named(tuple(names))}: {reason}" for reason, names in arms.items())
         sys.stderr.write(f"triglot: nothing was timed; {reasons}\n")
         return exit_codes.FAILED
     problems |= {change.id: change.verdict for change in changes.cases if change.is_regression}
     if problems and explain:
         sys.stderr.write(f"triglot: {'; '.join(f'{verdict}: {name}' for name, verdict in problems.items())}\n")
     return exit_codes.FOUND if problems else exit_codes.OK
+
+
+def _named(arms: Sequence[str]) -> str:
+    return ", ".join(arms) if len(arms) <= NAMED else f"{len(arms)} arms"
