@@ -24,8 +24,8 @@ SLEEPING_THREADS = MappingProxyType({"OMP_WAIT_POLICY": "PASSIVE"})
 SHARED_GPU = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 _PROCESSORS = Path("/proc/cpuinfo")
-# Instructions that decide how fast matrix products are, as Linux names them; the last three are ARM's.
-_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+# Instructions that decide how fast models are, as Linux names them; the last three are ARM's.
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve", "bf16")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 _QUIET = {"GLOG_minloglevel": "1"}  # Paddle logs only warnings and errors
@@ -124,43 +124,37 @@ def instructions(information: Path = _PROCESSORS) -> list[str] | None:
 
     ``information``: where Linux describes the processors.
     """
-    features = _features(information)
-    return None if features is None else [name for name in _INSTRUCTIONS if name in features]
+    features = _values(information, "flags", "Features")  # on x86, and on ARM
+    if not features:
+        return None
+    return [name for name in _INSTRUCTIONS if all(name in each.split() for each in features)]
 
 
 def why_bfloat16_is_slow(information: Path = _PROCESSORS) -> str | None:
-    """Return why bfloat16 is slower than float32 here; None if it is not, or the system does not say.
+    """Return why bfloat16 is slower than float32 on this processor; None if no reason is known.
 
     ``information``: where Linux describes the processors.
     """
-    features = _features(information)
-    if features is None:
+    names = instructions(information)
+    if names is None:
         return None
-    if _BFLOAT16.isdisjoint(features):
+    if _BFLOAT16.isdisjoint(names):
         return "this processor has no bfloat16 instructions, and emulating them is slow"
-    is_intel = "GenuineIntel" in information.read_text()
-    if is_intel and "avx512_fp16" in features and "amx_bf16" not in features:
-        # They were made for AMX. Virtual machines may hide it, and Intel's AVX-512 instructions of the same processors
-        # reach half the speed of those for float32.
-        return (
-            "this processor shows no AMX, and without it, its bfloat16 instructions are slower than those for float32"
-        )
+    # Intel's processors with AVX512-FP16 leave bfloat16 to AMX, which a virtual machine may hide. On the one that was
+    # measured, the other instructions for bfloat16 reach half the speed of those for float32 (docs/performance.md).
+    is_intel = "GenuineIntel" in _values(information, "vendor_id")
+    if is_intel and "avx512_fp16" in names and "amx_bf16" not in names:
+        return "this processor shows no AMX, and its other bfloat16 instructions are slower than those for float32"
     return None
 
 
-def _features(information: Path) -> set[str] | None:
-    """Return the features that all processors have, as Linux names them; None if it does not say."""
+def _values(information: Path, *names: str) -> list[str]:
+    """Return the values of the lines with these names; none if there is no such file."""
     if not information.is_file():
-        return None
-    names = {"flags", "Features"}  # on x86, and on ARM
+        return []
     lines = (line.partition(":") for line in information.read_text().splitlines())
-    features = [set(value.split()) for name, _, value in lines if name.strip() in names]
-    return {name for name in features[0] if all(name in each for each in features)} if features else None
+    return [value.strip() for name, _, value in lines if name.strip() in names]
 
 
 def _processor() -> str:
-    if _PROCESSORS.is_file():
-        for line in _PROCESSORS.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+    return next(iter(_values(_PROCESSORS, "model name")), platform.processor())

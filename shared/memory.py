@@ -78,11 +78,12 @@ def ask_for_huge_pages() -> None:
     """Ask for huge pages for the next 1.5 GiB of the heap: 2 MB, not 4 KB, so that the processor finds them faster.
 
     With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The system
-    provides a page only when it is first used. After this call, glibc keeps up to 2 GiB of freed memory at the end of
-    the heap, or still all of it after ``keep_freed_memory_of_threads``. Call ``keep_freed_memory`` first, and load the
-    weights of a model first: programs that make their own copies never read that memory again, and on a virtual
-    machine the system may take longer to provide huge pages. A later call asks for as much again as the process has
-    used since.
+    provides a page only when it is first used. This includes ``keep_freed_memory``, but glibc then keeps up to 2 GiB of
+    freed memory at the end of the heap, or still all of it after ``keep_freed_memory_of_threads``. A later call asks
+    for as much again as the process has used since.
+
+    Call it when the weights of a model are loaded. Huge pages for these made neither inference nor training faster,
+    but a virtual machine may take long to provide them.
 
     Do nothing without glibc, or outside of the main thread, to which this heap belongs. Do nothing if the memory that
     the process may reserve is limited, if the system provides huge pages to every process or to none, or if the
@@ -92,6 +93,7 @@ def ask_for_huge_pages() -> None:
         return
     if not _provides_huge_pages_on_request() or not _can_reserve():
         return
+    keep_freed_memory()
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_size_t
     library.madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]

@@ -186,6 +186,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     monkeypatch.setattr(memory, "_HUGE_PAGES", tmp_path / "enabled")
     monkeypatch.setattr(memory, "_OVERCOMMIT", tmp_path / "overcommit")
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: fake)
+    monkeypatch.setattr(memory, "keep_freed_memory", fake.keep_freed_memory)
     monkeypatch.setattr(memory.keep_freed_memory_of_threads, "cache_info", lambda: SimpleNamespace(currsize=0))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return fake
@@ -217,7 +218,7 @@ def test_the_heap_is_extended_and_not_returned(library: MagicMock):
     size = 3 * 2**29
     heap = [call.malloc(size), call.mallopt(-4, 65536), call.mallopt(-1, 2**31 - 1)]
     pages = call.madvise(8192, size - 4096, 14)  # from 4,097 on: whole pages only
-    assert library.mock_calls == [call.mallopt(-4, 0), *heap, pages, call.free(4097)]
+    assert library.mock_calls == [call.keep_freed_memory(), call.mallopt(-4, 0), *heap, pages, call.free(4097)]
 
 
 def test_the_settings_of_one_heap_stay_as_they_are(library: MagicMock, monkeypatch: pytest.MonkeyPatch):
@@ -230,7 +231,8 @@ def test_the_settings_of_one_heap_stay_as_they_are(library: MagicMock, monkeypat
 def test_a_heap_that_cannot_be_extended_stays_as_it_is(library: MagicMock):
     library.malloc.return_value = 0
     memory.ask_for_huge_pages()
-    assert library.mock_calls == [call.mallopt(-4, 0), call.malloc(3 * 2**29), call.mallopt(-4, 65536)]
+    heap = [call.mallopt(-4, 0), call.malloc(3 * 2**29), call.mallopt(-4, 65536)]
+    assert library.mock_calls == [call.keep_freed_memory(), *heap]
 
 
 @pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
@@ -285,6 +287,20 @@ def test_huge_pages_are_asked_for_when_the_weights_are_loaded(
     backend.Backend(triglot.initialize("bert-base-tiny"), "cpu", "float32", mode)
     names = [name for name, _, _ in steps.mock_calls]
     assert names == (["load"] if mode == "eager" else ["load", "ask"])
+
+
+def test_paddle_converts_a_weight_only_when_it_copies_it(monkeypatch: pytest.MonkeyPatch):
+    import paddle
+
+    from triglot.impls.paddlepaddle import weights
+
+    checkpoint, steps = triglot.initialize("bert-base-tiny"), MagicMock()
+    steps.convert.side_effect = weights.np2paddle
+    monkeypatch.setattr(weights, "np2paddle", steps.convert)
+    steps.transformer.state_dict.return_value = dict.fromkeys(checkpoint.tensors, steps.parameter)
+    weights.load(steps.transformer, checkpoint, paddle.float32)
+    order = [name for name, _, _ in steps.mock_calls if name in ("convert", "parameter.set_value")]
+    assert order == ["convert", "parameter.set_value"] * len(checkpoint.tensors)
 
 
 @pytest.mark.parametrize(("kept", "returned"), [(0, True), (1, False)])

@@ -37,8 +37,9 @@ MANY = 384  # tokens; from so many on, MKL is faster than oneDNN with AVX2, but 
 # power of two and the next, which adds 1% on average.
 STEP, SIZES = 8, 32
 
-# Attention scores, in bytes. Without AMX, matrix products beat PyTorch's fused kernel if a group has enough scores, and
-# if those of one row fit into the L2 cache of a core. Measured on two cores of an AMD EPYC, in float32 and bfloat16.
+# Attention scores, in bytes. Unless ``fused_attention_is_fast``, matrix products beat PyTorch's fused kernel if a group
+# has enough scores, and if those of one row fit into the L2 cache of a core. Measured on two cores of an AMD EPYC, in
+# float32 and bfloat16.
 FEWEST_SCORES = 1 << 16
 CACHED_SCORES = 1 << 20
 
@@ -229,13 +230,13 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 
 def fused_attention_is_fast(key_size: int, value_size: int) -> bool:
-    """Return whether PyTorch's fused attention is faster than matrix products for rows of any length."""
-    # It is on Intel's processors with AVX512-FP16, which also have AMX, although virtual machines may hide that. On two
-    # cores with AMX, MiniLM and BERT-base take 0.95 to 0.99 times as long with it in float32, and 0.89 to 0.93 times in
-    # bfloat16; without, 0.97 to 1.01 and 0.96 to 1.00 times. It computes only keys and values of the same size.
+    """Return whether PyTorch's fused attention is as fast as matrix products, or faster, for rows of any length."""
+    # It is on two kinds of Intel Xeon, each on two cores. On one with AMX, MiniLM and BERT-base take 0.95 to 0.99 times
+    # as long with it in float32, and 0.89 to 0.93 times in bfloat16. On one whose virtual machine hides AMX, these are
+    # 0.97 to 1.01 and 0.96 to 1.00. It computes only keys and values of the same size.
     processor = torch.cpu.get_capabilities()
-    is_recent_intel = "Intel" in processor.get("cpu_name", "") and bool(processor.get("avx512_fp16"))
-    return key_size == value_size and is_recent_intel
+    hides_amx = "Intel" in processor.get("cpu_name", "") and processor.get("avx512_fp16")
+    return key_size == value_size and bool(processor.get("amx_tile") or hides_amx)
 
 
 def attend_by_products(queries: Tensor, keys: Tensor, values: Tensor, mask_of_heads: Tensor | None = None) -> Tensor:

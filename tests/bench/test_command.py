@@ -295,7 +295,14 @@ def test_a_reason_is_given_once_for_all_arms(workplace, command):
     code, out, err = command("bench", "bert-base-tiny", "--workload", "generation")
     assert (code, out.count("does not generate"), out.count("openvino")) == (2, 1, 1)
     able = [name for name, arm in arms.ARMS.items() if arm.builder_of("generation")]
-    assert err == f"triglot: nothing was timed; {len(able)} arms: a model of kind encoder does not generate\n"
+    arms_in_words = f"{', '.join(able[:3])} and {len(able) - 3} more"
+    assert err == f"triglot: nothing was timed; {arms_in_words}: a model of kind encoder does not generate\n"
+
+
+def test_a_reason_names_up_to_three_arms(workplace, command):
+    peers = [word for name in ("nnx", "torch-nn", "openvino") for word in ("--arm", name)]
+    err = command("bench", "bert-base-tiny", "--workload", "generation", *peers, "--quiet")[2]
+    assert err.startswith("triglot: nothing was timed; nnx, torch-nn, openvino: a model"), err
 
 
 @pytest.mark.parametrize(

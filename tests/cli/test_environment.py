@@ -90,8 +90,10 @@ def test_slow_bfloat16_is_detected(lines, reason, tmp_path):
 def test_pytorch_finds_the_same_instructions_for_bfloat16():
     import torch
 
-    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    assert ("no bfloat16 instructions" in (why_bfloat16_is_slow() or "")) != known
+    reason, found = why_bfloat16_is_slow() or "", torch.cpu.get_capabilities()
+    assert ("no bfloat16 instructions" in reason) != (found["avx512_bf16"] or found["amx_bf16"])
+    hides_amx = "Intel" in found["cpu_name"] and found["avx512_fp16"] and not found["amx_bf16"]
+    assert ("shows no AMX" in reason) == hides_amx
 
 
 def test_instructions_that_all_processors_have_are_listed(tmp_path):

@@ -1,6 +1,7 @@
 """PyTorch's attention on packed tokens: a fused kernel, or matrix products if they are faster."""
 
 import platform
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +51,9 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
-@pytest.fixture(params=[False, True], ids=["another processor", "recent Intel"])
-def is_recent_intel(request, monkeypatch):
-    capabilities = {"cpu_name": "Intel Xeon", "avx512_fp16": request.param}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+@pytest.fixture(params=[False, True], ids=["without AMX", "with AMX"])
+def has_amx(request, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": request.param})
     return request.param
 
 
@@ -62,7 +62,7 @@ def is_recent_intel(request, monkeypatch):
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("value_size", [KEY_SIZE, 6])
 def test_every_path_computes_the_same_attention(
-    rows, length, blocks, is_ragged, dtype, value_size, is_recent_intel, monkeypatch
+    rows, length, blocks, is_ragged, dtype, value_size, has_amx, monkeypatch
 ):
     called, fused = [], functional.scaled_dot_product_attention
     products = packed.attend_by_products
@@ -73,7 +73,7 @@ def test_every_path_computes_the_same_attention(
 
     context = packed.attend(*vectors, mask=mask).double().numpy()
 
-    prefers_fused = is_recent_intel and value_size == KEY_SIZE
+    prefers_fused = has_amx and value_size == KEY_SIZE
     if prefers_fused or dtype == torch.float32:
         assert len(called) == (0 if prefers_fused else blocks)
     queries, keys, values = (vector.double().numpy() for vector in vectors)
@@ -88,7 +88,7 @@ def test_every_path_computes_the_same_attention(
     np.testing.assert_allclose(context, expected, rtol=0, atol=sums + roundings)
 
 
-def test_rows_of_a_group_do_not_see_each_other(is_recent_intel):
+def test_rows_of_a_group_do_not_see_each_other(has_amx):
     vectors, mask = projected(4, 60, KEY_SIZE, torch.float32), mask_after([60, 50, 50, 40], 60, torch.float32)
     clean = packed.attend(*vectors, mask=mask)
     for vector in vectors:
@@ -102,6 +102,7 @@ def test_rows_of_a_group_do_not_see_each_other(is_recent_intel):
 @pytest.mark.parametrize(
     ("capabilities", "fast"),
     [
+        ({"cpu_name": "", "amx_tile": True}, True),
         ({"cpu_name": "Intel Xeon", "avx512_fp16": True}, True),
         ({"cpu_name": "Intel Xeon", "avx512_fp16": False}, False),
         ({"cpu_name": "AMD EPYC", "avx512_fp16": True}, False),
@@ -114,8 +115,9 @@ def test_where_the_fused_kernel_is_fast_for_all_rows(capabilities, fast, monkeyp
     assert not packed.fused_attention_is_fast(8, 6)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="Linux names these features for x86")
+@pytest.mark.skipif((sys.platform, platform.machine()) != ("linux", "x86_64"), reason="Linux names these for x86")
 def test_pytorch_describes_the_processor_as_linux_does():
-    processor = Path("/proc/cpuinfo").read_text()
-    is_recent_intel = "GenuineIntel" in processor and "avx512_fp16" in processor
-    assert packed.fused_attention_is_fast(8, 8) == is_recent_intel
+    found, processor = torch.cpu.get_capabilities(), Path("/proc/cpuinfo").read_text()
+    assert ("Intel" in found["cpu_name"]) == ("GenuineIntel" in processor)
+    for name in ("amx_tile", "avx512_fp16"):
+        assert found[name] == (name in processor)

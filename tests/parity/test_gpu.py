@@ -1,5 +1,6 @@
 """Tests that need a GPU: ``make gpu``. The code around them is tested on the CPU in ``tests/bench/test_device.py``."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -33,6 +34,13 @@ def on_cuda(request, framework, make_checkpoint):
             raise
         pytest.skip(f"{framework} finds no GPU")
     return framework
+
+
+@pytest.mark.parametrize("mode", impls.MODES)
+def test_no_huge_pages_are_asked_for(on_cuda, mode, make_checkpoint, monkeypatch):
+    backend = importlib.import_module(f"triglot.impls.{impls.PACKAGES[on_cuda]}.backend")
+    monkeypatch.setattr(backend, "ask_for_huge_pages", lambda: pytest.fail("they are for models on a CPU"))
+    assert impls.build(on_cuda, make_checkpoint("bert-base-tiny"), device="cuda", mode=mode)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -48,7 +48,7 @@ FORWARD, PADDED, SYSTEM = Workload("forward"), Order("padded"), Allocator("defau
 EMBED, ARRIVAL = Workload("embed"), Order("arrival")
 
 SHOWING = ("show", "compare", "markdown", "html", "quiet")  # options that --show can be combined with
-NAMED = 3  # a message names up to three arms, and says how many there are if there are more
+NAMED = 3  # arms that a message names; it counts the others
 QUICK = Settings(seconds=0.4, rounds=8, processes=1, warm_up=0.5, uncounted=0.1, again=False, quick=True)
 
 
@@ -380,4 +380,5 @@ def _exit_code(report: "Report", changes: "Changes", *, explain: bool) -> int:
 
 
 def _named(arms: Sequence[str]) -> str:
-    return ", ".join(arms) if len(arms) <= NAMED else f"{len(arms)} arms"
+    others = f" and {len(arms) - NAMED} more" if len(arms) > NAMED else ""
+    return ", ".join(arms[:NAMED]) + others
