@@ -78,12 +78,12 @@ def ask_for_huge_pages() -> None:
     """Ask for huge pages for the next 1.5 GiB of the heap: 2 MB, not 4 KB, so that the processor finds them faster.
 
     With small pages, calls of BERT-base took up to 15% longer on a virtual machine (docs/fast-modes.md). The system
-    provides a page only when it is first used. This includes ``keep_freed_memory``, but glibc then keeps up to 2 GiB of
-    freed memory at the end of the heap, or still all of it after ``keep_freed_memory_of_threads``. A later call asks
-    for as much again as the process has used since.
+    provides a page only when it is first used. This function calls ``keep_freed_memory``, but then makes glibc keep up
+    to 2 GiB of freed memory at the end of the heap, or still all of it after ``keep_freed_memory_of_threads``. A later
+    call asks for as much again as the process has used since.
 
-    Call it when the weights of a model are loaded. Huge pages for these made neither inference nor training faster,
-    but a virtual machine may take long to provide them.
+    Call it after the weights of a model are loaded. Huge pages for the weights made neither inference nor training
+    faster, and a virtual machine may take long to provide them.
 
     Do nothing without glibc, or outside of the main thread, to which this heap belongs. Do nothing if the memory that
     the process may reserve is limited, if the system provides huge pages to every process or to none, or if the

@@ -277,7 +277,7 @@ def test_what_build_makes_glibc_keep(framework: str, mode: str, device: str, mon
 
 
 @pytest.mark.parametrize("mode", ["eager", "jit", "compiled"])
-def test_huge_pages_are_asked_for_when_the_weights_are_loaded(
+def test_huge_pages_are_asked_for_after_the_weights_are_loaded(
     framework: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ):
     backend, steps = importlib.import_module(f"triglot.impls.{impls.PACKAGES[framework]}.backend"), MagicMock()

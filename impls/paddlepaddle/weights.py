@@ -33,8 +33,8 @@ def without_values(dtype: paddle.dtype) -> Iterator[None]:
 def load(transformer: Transformer, checkpoint: Checkpoint, dtype: paddle.dtype) -> None:
     """Load the tensors of ``checkpoint`` into the parameters, strictly: all of them and no others.
 
-    ``set_value`` copies a tensor, so each is converted only then: all of them at once would need memory for two copies
-    of the weights.
+    ``set_value`` copies a tensor, so each tensor is converted only when it is loaded. If all were converted first, the
+    weights would be in memory twice.
     """
     transformer.to(dtype=dtype)
     state = transformer.state_dict()
@@ -66,7 +66,7 @@ def to_canonical(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str
 def _converted(
     config: ModelConfig, arrays: Mapping[str, np.ndarray], dtype: paddle.dtype
 ) -> Iterator[tuple[str, Tensor]]:
-    """Convert one array after the other, as they are asked for."""
+    """Convert the arrays one at a time, each when the caller asks for it."""
     for name in schema.parameters(config):
         yield name, np2paddle(arrays[name]).astype(dtype)
 

@@ -231,9 +231,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 def fused_attention_is_fast(key_size: int, value_size: int) -> bool:
     """Return whether PyTorch's fused attention is as fast as matrix products, or faster, for rows of any length."""
-    # It is on two kinds of Intel Xeon, each on two cores. On one with AMX, MiniLM and BERT-base take 0.95 to 0.99 times
-    # as long with it in float32, and 0.89 to 0.93 times in bfloat16. On one whose virtual machine hides AMX, these are
-    # 0.97 to 1.01 and 0.96 to 1.00. It computes only keys and values of the same size.
+    # Measured on two cores of two Intel Xeons. With fused attention, on one with AMX, MiniLM and BERT-base take 0.95 to
+    # 0.99 times as long in float32, and 0.89 to 0.93 times in bfloat16. On one whose virtual machine hides AMX, they
+    # take 0.97 to 1.01 times as long in float32, and 0.96 to 1.00 times in bfloat16. Fused attention computes only keys
+    # and values of the same size.
     processor = torch.cpu.get_capabilities()
     hides_amx = "Intel" in processor.get("cpu_name", "") and processor.get("avx512_fp16")
     return key_size == value_size and bool(processor.get("amx_tile") or hides_amx)
