@@ -144,7 +144,7 @@ def why_bfloat16_is_slow(information: Path = _PROCESSORS) -> str | None:
     # measured, the other instructions for bfloat16 reach half the speed of those for float32 (docs/performance.md).
     is_intel = "GenuineIntel" in _values(information, "vendor_id")
     if is_intel and "avx512_fp16" in names and "amx_bf16" not in names:
-        return "this processor shows no AMX, and without it, bfloat16 is slower than float32"
+        return "this Intel processor shows no AMX (a virtual machine may hide it), so bfloat16 is slower than float32"
     return None
 
 
