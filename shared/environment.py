@@ -149,7 +149,7 @@ def why_bfloat16_is_slow(information: Path = _PROCESSORS) -> str | None:
 
 
 def _values(information: Path, *names: str) -> list[str]:
-    """Return the values of the lines with these names; none if there is no such file."""
+    """Return the value of every line that has one of these names. Without such a file, the list is empty."""
     if not information.is_file():
         return []
     lines = (line.partition(":") for line in information.read_text().splitlines())
